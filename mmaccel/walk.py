@@ -1,0 +1,449 @@
+"""One forward through the decoder while columns leave (EventWalk), and the forwards after it (narrow_later_forward).
+
+Knows the library's layer convention: hidden states first, mask, rotary pair and position ids by keyword. What enters a
+layer is gathered by column; nothing is recomputed that the library has computed. Does not know methods or families.
+"""
+
+import functools
+import zlib
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from mmaccel import cache as caches
+from mmaccel.columns import Selection
+from mmaccel.masks import View, layer_mask
+from mmaccel.models.family import GridFacts
+from mmaccel.observe import Captured, Record, recording
+from mmaccel.station import Event, LiveStation, Observed, PictureFacts, Stop, Watch
+
+if TYPE_CHECKING:
+    from mmaccel.attach import Attachment
+
+
+def _mask_form(text: Any, hidden: Tensor) -> dict[str, Any]:
+    backend = text.config._attn_implementation or "eager"
+    return {"flash": "flash" in backend, "additive": hidden.dtype if backend == "eager" else None}
+
+
+class Reduction:
+    """What one stop does to any [B, n, …] per-column tensor: gather, or mass-weighted mean where columns are merged."""
+
+    def __init__(self, order: Tensor, keep: Tensor, into: Tensor | None, mass: Tensor) -> None:
+        self.order, self.mass_before = order, mass  # [B, M], [B, n]
+        self.into = None
+        if into is not None:
+            own = torch.arange(into.shape[1], device=into.device).expand_as(into)
+            self.into = torch.where(keep, own, into)  # [B, n]
+        self.mass = self._summed(mass[..., None])[..., 0].gather(1, order)  # [B, M]
+
+    def _summed(self, whole: Tensor) -> Tensor:
+        """[B, n, D] each column plus all that go into it."""
+        if self.into is None:
+            return whole
+        target = self.into.clamp(min=0)[..., None].expand_as(whole)
+        return torch.zeros_like(whole).scatter_add(1, target, whole.masked_fill((self.into < 0)[..., None], 0))
+
+    def __call__(self, whole: Tensor) -> Tensor:
+        """[B, n, D] → [B, M, D]"""
+        index = self.order[..., None].expand(-1, -1, whole.shape[-1])
+        if self.into is None:
+            return whole.gather(1, index)
+        weight = self.mass_before[..., None].float()
+        mean = self._summed(whole.float() * weight) / self._summed(weight).clamp(min=1e-12)
+        return mean.gather(1, index).to(whole.dtype)
+
+
+class EventWalk:
+    """The state of one pruning event, from the text model's entry to its exit."""
+
+    def __init__(
+        self, attachment: "Attachment", ids: Tensor | None, mask: Any, facts: PictureFacts, arguments: dict, logits: int
+    ) -> None:
+        if ids is None:
+            raise ValueError("input_ids: got none, valid is the prompt's ids: a pruner must know which columns are visual")
+        self.attachment, self.facts, self.ids = attachment, facts, ids
+        self.embeds: Tensor = arguments["inputs_embeds"]  # [B, Q, D]
+        self.cache = caches.cache_in(arguments)
+        self.past = caches.logical_length(self.cache)
+        self.positions: Tensor | None = arguments.get("position_ids")
+        B, self.width = ids.shape
+        self.padding = mask if isinstance(mask, Tensor) and mask.ndim == 2 else None  # [B, L]
+        self.alive = torch.ones_like(ids, dtype=torch.bool)
+        if self.padding is not None:
+            self.alive = self.padding[:, -self.width :].bool()
+        self.visual = torch.zeros_like(self.alive)
+        for token in attachment.family.visual_ids(attachment.model.config):
+            self.visual |= ids == token
+        self.visual &= self.alive
+        last = torch.where(self.alive, torch.arange(self.width, device=ids.device), -1).amax(1)
+        self.anchor = last.clamp(max=self.width - logits)  # [B] a draft behind the prompt is no part of the question
+        self.region = attachment.region
+        self.index: Tensor | None = None  # [B, M] local columns still standing; None = all
+        self.ok: Tensor | None = None  # [B, M] not filler
+        self.fillers = False
+        self.mass = self.alive.float()
+        self.reductions: list[Reduction] = []
+        self.segments: list[tuple[int, Tensor, Tensor]] = []  # (from layer, index, ok)
+        self._records: dict[int, Observed] = {}
+        self._made: dict[Any, Any] = {}  # gathered masks and rotary pairs, shared by the layers of a segment
+        self._rotary_given: Any = None
+        self._open = ExitStack()
+        self.event = Event(
+            self.past, self.alive.sum(1), self.visual.sum(1), self.visual,  # type: ignore[arg-type]
+            functools.partial(self._grid, attachment.family.grid),
+        )  # fmt: skip
+        attachment.events.append(self.event)
+        self._refuse_chunks()
+
+    def _grid(self, grid: Any) -> Tensor:
+        return grid(GridFacts(self.attachment.model.config, self.ids, self.visual, self.positions))
+
+    def _refuse_chunks(self) -> None:
+        if not self.attachment.needs.text_layers:
+            return
+        index = torch.arange(self.width, device=self.ids.device)
+        last = torch.where(self.visual, index, -1).amax(1)
+        if bool(((last >= self.anchor) & (last >= 0)).any()):
+            raise ValueError(
+                "a text-guided pruner got a prompt that ends with its picture (a chunked prefill, or a question put "
+                "first): the anchor must come after the last visual column; use one prefill, or a text-agnostic pruner"
+            )
+
+    # -- begin and end -----------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        attachment, text = self.attachment, self.attachment.text
+        pruned = caches.pruned_from(self.cache)
+        first = min([*attachment.stations, attachment.depth if pruned is None else pruned])
+        for layer in range(first, attachment.depth):
+            hook = functools.partial(self.before_layer, layer)
+            handle = text.layers[layer].register_forward_pre_hook(hook, with_kwargs=True)
+            self._open.callback(handle.remove)
+        for layer in attachment.needs.text_layers:
+            if any(layer < station for station in attachment.stations):
+                module = text.layers[layer].self_attn
+                self._open.enter_context(recording(module, functools.partial(self._keep, layer, module)))
+        if attachment.family.inject:
+            self._wrap_injection(attachment.family.inject)
+        handle = text.register_forward_hook(self.close, always_call=True)
+        self._open.callback(handle.remove)
+
+    def close(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Takes every hook away and, where the forward came to its end, tells the cache layers their columns."""
+        self._open.close()
+        self._records.clear()
+        self._made.clear()
+        cache = self.cache if self.cache is not None else (None if output is None else caches.cache_in(output))
+        if output is None or cache is None or not self.segments:
+            return
+        caches.adopt(cache, self.segments[0][0])
+        slots: dict[Any, caches.Slots] = {}
+        shifts: dict[Any, Tensor] = {}
+        for layer in range(self.segments[0][0], self.attachment.depth):
+            _, index, ok = [segment for segment in self.segments if segment[0] <= layer][-1]
+            before = cache.layers[layer]
+            name = (id(index), id(before.fixed))
+            if name not in slots:
+                new = (index + self.past).masked_fill(~ok, -1)
+                past = caches._columns(before, self.past).to(new.device).expand(len(new), -1)
+                slots[name] = caches.Slots.of(torch.cat([past, new], 1), self.past + self.width)
+            shift = self._shift(before.shift, index, ok, shifts) if self.attachment.positions == "compact" else None
+            caches.settle(cache, layer, slots[name], shift)
+
+    def _shift(self, before: Tensor | None, index: Tensor, ok: Tensor, made: dict) -> Tensor:
+        """[B] columns removed from this row up to this layer; one tensor for all layers that share it."""
+        name = (id(before), id(index))
+        if name not in made:
+            removed = self.alive.sum(1) - ok.sum(1)
+            made[name] = removed if before is None else before + removed
+        return made[name]
+
+    # -- layers ------------------------------------------------------------------------------------------------------
+
+    def before_layer(self, layer: int, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        hidden, rest = args[0], args[1:]
+        self._rotary_given = kwargs["position_embeddings"]
+        narrowed = self._narrow(layer, hidden, kwargs)
+        if layer in self.attachment.stations:
+            before = self.index
+            hidden = self._stop(layer, hidden, narrowed)
+            if self.index is not before:
+                narrowed = self._narrow(layer, hidden, kwargs)
+            if layer == self.attachment.stations[-1]:
+                self._records.clear()
+        return (hidden, *rest), narrowed
+
+    def standing(self) -> tuple[Tensor, Tensor]:
+        """([B, M] local columns, [B, M] not filler) before the next layer."""
+        if self.index is not None and self.ok is not None:
+            return self.index, self.ok
+        every = torch.arange(self.width, device=self.ids.device).expand_as(self.ids)
+        return every, torch.ones_like(self.alive)
+
+    def _narrow(self, layer: int, hidden: Tensor, kwargs: dict) -> dict:
+        """The layer's keyword arguments for the columns that stand, or as they came where that is all."""
+        stored = self.cache.layers[layer] if self.cache is not None and layer < len(self.cache.layers) else None
+        fixed = getattr(stored, "fixed", None)
+        if self.index is None and fixed is None:
+            return kwargs
+        index, ok = self.standing()
+        mask = kwargs["attention_mask"]
+        name = ("mask", id(mask), id(self.index), id(fixed))
+        if name not in self._made:
+            query = (index + self.past).masked_fill(~ok, -1)
+            key = torch.cat([self._past_columns(stored), query], 1)
+            fillers = self.fillers or bool(getattr(stored, "fillers", False))
+            view = View(query, key, self.past, fillers)
+            self._made[name] = layer_mask(mask, view, **_mask_form(self.attachment.text, hidden))
+        pair = self._rotary(index, ok, getattr(stored, "shift", None))
+        return {**kwargs, "attention_mask": self._made[name], "position_embeddings": pair, "position_ids": None}
+
+    def _past_columns(self, stored: Any) -> Tensor:
+        """[B, P] columns this cache layer held before the event."""
+        if stored is None or not self.past:
+            return self.ids.new_zeros(len(self.ids), 0)
+        return caches._columns(stored, self.past).to(self.ids.device).expand(len(self.ids), -1)
+
+    def _rotary(self, index: Tensor, ok: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+        cos, sin = self._rotary_given
+        compact = self.attachment.positions == "compact"
+        if self.index is None and not compact:
+            return cos, sin
+        name = ("rotary", id(cos), id(self.index), id(shift))
+        if name not in self._made:
+            if compact:
+                self._made[name] = self.attachment.text.rotary_emb(self.embeds, self._compact_positions(index, ok, shift))
+            else:
+                at = index[..., None].expand(-1, -1, cos.shape[-1])
+                self._made[name] = tuple(part.expand(len(index), -1, -1).gather(1, at) for part in (cos, sin))
+        return self._made[name]
+
+    def _compact_positions(self, index: Tensor, ok: Tensor, shift: Tensor | None) -> Tensor:
+        """[B, M] the prompt renumbered among survivors."""
+        positions = self.positions
+        if positions is None:
+            positions = torch.arange(self.past, self.past + self.width, device=index.device)[None]
+        kept = torch.zeros_like(self.alive).scatter(1, index, ok) if self.index is not None else self.alive
+        removed = (self.alive & ~kept).cumsum(1)  # [B, Q]
+        renumbered = positions.expand_as(removed) - removed
+        if shift is not None:
+            renumbered = renumbered - shift[:, None]
+        return renumbered.gather(1, index)
+
+    # -- a station ---------------------------------------------------------------------------------------------------
+
+    def _stop(self, layer: int, hidden: Tensor, narrowed: dict) -> Tensor:
+        watch = Watch(hidden.device)
+        station = LiveStation(self, layer, hidden, narrowed)
+        selection = self.attachment.pruner.select(station)
+        keep = self._checked(selection, station)
+        counts = torch.cat([keep.sum(1), station.alive.sum(1), (station.alive & ~station.visual & ~keep).sum(1)]).tolist()
+        B = len(keep)
+        kept, alive, dropped_text = counts[:B], counts[B : 2 * B], counts[2 * B :]
+        if any(dropped_text):
+            raise ValueError(f"Selection.keep: {sum(dropped_text)} text columns dropped at layer {layer}; every one must stay")
+        if kept != alive or selection.into is not None or selection.value is not None:
+            hidden = self._reduce(layer, hidden, keep, selection, kept)
+        watch.mark()
+        index, ok = self.standing()
+        column = (index + self.past).masked_fill(~(ok & self.alive.gather(1, index)), -1)
+        self.event.stops.append(Stop(layer, column, (keep & station.visual).sum(1), watch))  # type: ignore[arg-type]
+        return hidden
+
+    @staticmethod
+    def _checked(selection: Selection, station: LiveStation) -> Tensor:
+        shape = tuple(station.hidden.shape[:2])
+        keep = selection.keep
+        if keep.dtype != torch.bool or tuple(keep.shape) != shape:
+            raise ValueError(f"Selection.keep: got {keep.dtype} {tuple(keep.shape)}, expected torch.bool {shape}")
+        if selection.into is not None and tuple(selection.into.shape) != shape:
+            raise ValueError(f"Selection.into: got {tuple(selection.into.shape)}, expected {shape}")
+        if selection.value is not None and selection.value.shape != station.hidden.shape:
+            raise ValueError(f"Selection.value: got {tuple(selection.value.shape)}, expected {tuple(station.hidden.shape)}")
+        return keep & station.alive
+
+    def _reduce(self, layer: int, hidden: Tensor, keep: Tensor, selection: Selection, kept: list[int]) -> Tensor:
+        """[B, n, D] → [B, M, D]; moves index, ok and mass along."""
+        M = max(kept)
+        order = keep.to(torch.int8).argsort(dim=1, stable=True)[:, keep.shape[1] - M :]  # fillers left, survivors ascending
+        reduction = Reduction(order, keep, selection.into, self.mass)
+        self.reductions.append(reduction)
+        carried = selection.value if selection.value is not None else hidden
+        hidden = reduction(carried) if selection.value is None else carried.gather(1, order[..., None].expand(-1, -1, carried.shape[-1]))
+        index, _ = self.standing()
+        self.index, self.ok = index.gather(1, order), keep.gather(1, order)
+        self.mass = reduction.mass * self.ok
+        self.fillers = min(kept) < M
+        self.segments.append((layer, self.index, self.ok))
+        return hidden
+
+    # -- what a station may ask for ------------------------------------------------------------------------------------
+
+    def _keep(self, layer: int, module: nn.Module, record: Record) -> None:
+        index, ok = self.standing()
+        shift = self._layer_shift(layer)
+        self._records[layer] = Observed(
+            record, index, ok & self.alive.gather(1, index), lambda: self._rotary_at(index, ok, shift), module
+        )
+
+    def _layer_shift(self, layer: int) -> Tensor | None:
+        return getattr(self.cache.layers[layer], "shift", None) if self.cache is not None and self.past else None
+
+    def _rotary_at(self, index: Tensor, ok: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+        held, self.index = self.index, None if index.shape[1] == self.width else index
+        try:
+            return self._rotary(index, ok, shift)
+        finally:
+            self.index = held
+
+    def observed(self, layer: int, hidden: Tensor, arguments: dict) -> Observed:
+        """The record of `layer`; a station's own layer is run ahead, without cache, up to its attention."""
+        if layer in self._records:
+            return self._records[layer]
+        if layer not in self.attachment.needs.text_layers:
+            raise ValueError(f"attention: got layer {layer}, asked for in needs() are {self.attachment.needs.text_layers}")
+        block = self.attachment.text.layers[layer]
+        try:
+            with recording(block.self_attn, functools.partial(self._keep, layer, block.self_attn), dry=True):
+                block.self_attn(
+                    hidden_states=block.input_layernorm(hidden),
+                    attention_mask=arguments["attention_mask"],
+                    position_embeddings=arguments["position_embeddings"],
+                )
+        except Captured:
+            pass
+        seen = self._records.pop(layer)
+        if self.past and self.cache is not None:
+            key = torch.cat([self.cache.layers[layer].keys, seen.record.key], 2)
+            seen = Observed(Record(seen.record.query, key, seen.record.mask, seen.record.scale), *_rest(seen))
+        return seen
+
+    def key_columns(self, layer: int, seen: Observed) -> Tensor:
+        """[B, m] columns of an observed layer's keys, past ones first, -1 where nobody may look."""
+        stored = self.cache.layers[layer] if self.cache is not None and self.past else None
+        past = self._past_columns(stored)
+        if self.padding is not None and self.padding.shape[1] == self.past + self.width and past.shape[1]:
+            seen_past = self.padding.gather(1, past.clamp(min=0)).bool()
+            past = past.masked_fill(~seen_past, -1)
+        return torch.cat([past, (seen.index + self.past).masked_fill(~seen.ok, -1)], 1)
+
+    def row_keys(self) -> tuple[int, ...]:
+        """[B] a hash of each row's own ids and pictures, the same in any batch."""
+        digests = self.facts.digests
+        pictures = (self.event.grid[..., 0].amax(1) + 1).tolist()  # pictures per row
+        by_picture = len(digests) == sum(pictures)
+        keys, start = [], 0
+        for row, count in enumerate(pictures):
+            ids = self.ids[row][self.alive[row]].cpu().numpy().tobytes()
+            mine = digests[start : start + count] if by_picture else digests[row : row + 1]
+            keys.append(zlib.crc32(ids + repr(mine).encode()))
+            start += count
+        return tuple(keys)
+
+    # -- features added after a layer --------------------------------------------------------------------------------
+
+    def _wrap_injection(self, name: str) -> None:
+        """DeepStack adds visual features after the first layers by a whole-prompt mask: hand it the standing columns."""
+        text: Any = self.attachment.text
+        original = getattr(text, name)
+
+        @functools.wraps(original)
+        def inject(hidden: Tensor, mask: Tensor, features: Tensor) -> Tensor:
+            if self.index is None:
+                return original(hidden, mask, features)
+            whole = features.new_zeros(*mask.shape, features.shape[-1]).to(hidden.device)
+            whole[mask.to(hidden.device)] = features.to(hidden.device)
+            for reduction in self.reductions:
+                whole = reduction(whole)
+            return hidden + whole.to(hidden.dtype)
+
+        setattr(text, name, inject)
+        self._open.callback(delattr, text, name)
+
+
+def _rest(seen: Observed) -> tuple:
+    return seen.index, seen.ok, seen.rotary, seen.module
+
+
+# -- forwards after an event ---------------------------------------------------------------------------------------------
+
+
+def narrow_later_forward(text: Any, kwargs: dict) -> dict:
+    """Prepares a forward that brings no picture over a pruned cache; returns its keyword arguments.
+
+    A plain decode step at batch 1 needs no hook: one query sees every slot, and slots carry their rotation.
+    """
+    cache: Any = caches.cache_in(kwargs)
+    given = kwargs["inputs_embeds"] if kwargs.get("inputs_embeds") is not None else kwargs["input_ids"]
+    kwargs = _whole_shift(cache, given, kwargs)
+    shifted = any(layer.shift is not None for layer in cache.layers) and "_shifted" not in kwargs
+    kwargs.pop("_shifted", None)
+    backend = text.config._attn_implementation or "eager"
+    padding = kwargs.get("attention_mask")
+    plain = given.shape[1] == 1 and backend != "eager" and not shifted
+    plain = plain and not any(getattr(layer, "fillers", False) for layer in cache.layers)
+    if plain and (padding is None or (padding.ndim == 2 and bool(padding.all()))):
+        return {**kwargs, "attention_mask": None}
+    LaterForward(text, cache, kwargs, given, shifted).open()
+    return kwargs
+
+
+def _whole_shift(cache: Any, given: Tensor, kwargs: dict) -> dict:
+    """Compact positions shared by every layer (a station at 0) are one subtraction, not a hook a layer."""
+    shift = cache.layers[0].shift if isinstance(cache.layers[0], caches.ColumnLayer) else None
+    if shift is None or any(layer.shift is not shift for layer in cache.layers):
+        return dict(kwargs)
+    positions = _positions(cache, given, kwargs) - shift[:, None]
+    return {**kwargs, "position_ids": positions, "_shifted": True}
+
+
+def _positions(cache: Any, given: Tensor, kwargs: dict) -> Tensor:
+    """[B, q] position ids of this forward."""
+    positions = kwargs.get("position_ids")
+    if positions is None:
+        past = caches.logical_length(cache)
+        positions = torch.arange(past, past + given.shape[1], device=given.device)[None]
+    return positions.expand(len(given), -1)
+
+
+class LaterForward:
+    """Hooks for one forward over a pruned cache: mask columns, and positions where layers are numbered differently."""
+
+    def __init__(self, text: Any, cache: Any, kwargs: dict, given: Tensor, shifted: bool) -> None:
+        self.text, self.cache, self.shifted = text, cache, shifted
+        self.past, self.q, self.B = caches.logical_length(cache), given.shape[1], len(given)
+        self.positions = _positions(cache, given, kwargs) if shifted else None
+        self._made: dict[Any, Any] = {}
+        self._open = ExitStack()
+
+    def open(self) -> None:
+        for layer, stored in enumerate(self.cache.layers):
+            if isinstance(stored, caches.ColumnLayer) and (stored.fixed is not None or stored.shift is not None):
+                hook = functools.partial(self.before_layer, stored)
+                self._open.callback(self.text.layers[layer].register_forward_pre_hook(hook, with_kwargs=True).remove)
+        self._open.callback(self.text.register_forward_hook(self.close, always_call=True).remove)
+
+    def close(self, module: nn.Module, args: Any, output: Any) -> None:
+        self._open.close()
+
+    def before_layer(self, stored: Any, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        hidden, mask = args[0], kwargs["attention_mask"]
+        name = (id(mask), id(stored.fixed))
+        if name not in self._made:
+            query = torch.arange(self.past, self.past + self.q, device=hidden.device).expand(self.B, -1)
+            key = torch.cat([caches._columns(stored, self.past).to(hidden.device), query], 1)
+            view = View(query, key, self.past, stored.fillers)
+            self._made[name] = layer_mask(mask, view, **_mask_form(self.text, hidden))
+        changed = {**kwargs, "attention_mask": self._made[name], "position_ids": None}
+        if self.shifted and stored.shift is not None:
+            changed["position_embeddings"] = self._rotary(hidden, stored.shift)
+        return args, changed
+
+    def _rotary(self, hidden: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+        if id(shift) not in self._made:
+            assert self.positions is not None
+            self._made[id(shift)] = self.text.rotary_emb(hidden, self.positions - shift[:, None])
+        return self._made[id(shift)]
