@@ -1,0 +1,394 @@
+"""From records to points: sums and counts per sample, bootstrap intervals, paired deltas and speed-ups.
+
+The unit of resampling is the sample (all its turns together); every comparison is paired by sample. Knows numbers only.
+A value that was not measured is None and never filled in; records with an error count nowhere but in `errors`.
+
+Definitions (columns of points.csv):
+  n                 samples with at least one record without error
+  accuracy          Σ score.correct / count, with a bootstrap interval; delta: paired with the baseline's same samples
+  parsed_rate       replies in which an answer was found; None when the benchmark parses nothing
+  evidence_kept     Σ evidence tokens alive after the last station / Σ evidence tokens
+  tau, alpha        Σ emitted / Σ verify steps; Σ accepted / Σ drafted, None for an empty draft
+  *_p50, p95, p99   linear interpolation over records (itl: over all steps of all records); p95 needs 20 values, p99 100
+  ttft_jitter       interquartile range of ttft over its median, needs 4 values
+  tokens_per_s      Σ generated tokens / Σ end-to-end time
+  speedup_e2e       median over samples of baseline time / this point's time; above 1 is faster
+  speedup_prefill   the same of prefill + prune (scoring included)
+  kept_fraction     Σ visual tokens after the last station / Σ visual tokens of the prompt
+  mean_visual       visual tokens that enter a decoder layer, mean over layers and samples
+  kv_fraction, mac_fraction   per-record fractions weighted by prompt length, so that long prompts count as they cost
+  net_slower        the interval of speedup_e2e lies below 1
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mmaccel.measure.record import POINT_COLUMNS
+
+Record = Mapping[str, Any]
+Sums = dict[str, tuple[float, float]]  # sample → (sum, count)
+
+MINIMUM = {50: 1, 95: 20, 99: 100}  # values a percentile needs before it is more than the largest value's noise
+STAGES = ("preprocess", "vision", "prune", "prefill", "draft", "verify", "decode")
+RESAMPLES = 2000
+BLOCK_VALUES = 4_000_000  # resampled values held at once
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its interval; low and high are None below two samples."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def half_width(self) -> float | None:
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+
+def resampled(n: int, resamples: int, seed: int) -> Iterable[np.ndarray]:
+    """Blocks [r, n] of indices drawn with replacement, `resamples` rows in all."""
+    rng = np.random.default_rng(seed)
+    rows = max(1, min(resamples, BLOCK_VALUES // max(n, 1)))
+    for start in range(0, resamples, rows):
+        yield rng.integers(0, n, (min(rows, resamples - start), n))
+
+
+def bootstrap_interval(
+    sums: Sequence[float],
+    counts: Sequence[float] | None = None,
+    *,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    bounds: tuple[float, float] | None = None,
+) -> Estimate:
+    """Σ sums / Σ counts with a percentile bootstrap over samples.
+
+    `bounds`: the range one sample's value can take. When all samples agree the bootstrap sees no spread at all; with
+    bounds the interval then covers what n equal draws still allow (a share 1 − ((1 − level)/2)^(1/n) that differs).
+    """
+    s = np.asarray(sums, dtype=float)  # [n]
+    c = np.ones_like(s) if counts is None else np.asarray(counts, dtype=float)  # [n]
+    s, c = s[c > 0], c[c > 0]
+    n = len(s)
+    if n == 0:
+        return Estimate(None, None, None, 0)
+    value = float(s.sum() / c.sum())
+    if n == 1:
+        return Estimate(value, None, None, 1)
+    if bounds is not None and np.ptp(s / c) == 0:
+        unseen = 1 - ((1 - level) / 2) ** (1 / n)
+        return Estimate(value, value - unseen * (value - bounds[0]), value + unseen * (bounds[1] - value), n)
+    means = np.concatenate([s[i].sum(1) / c[i].sum(1) for i in resampled(n, resamples, seed)])  # [resamples]
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return Estimate(value, float(low), float(high), n)
+
+
+def paired_interval(
+    point: Mapping[str, tuple[float, float]],
+    base: Mapping[str, tuple[float, float]],
+    *,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Estimate:
+    """Mean over shared samples of (point − base), each sample's value its own sum / count in 0 … 1."""
+    shared = [key for key in base if key in point and point[key][1] > 0 and base[key][1] > 0]
+    differences = [point[key][0] / point[key][1] - base[key][0] / base[key][1] for key in shared]
+    return bootstrap_interval(differences, level=level, resamples=resamples, seed=seed, bounds=(-1.0, 1.0))
+
+
+def median_ratio_interval(
+    point: Mapping[str, float],
+    base: Mapping[str, float],
+    *,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Estimate:
+    """Median over shared samples of base / point (a speed-up when the values are times), with a bootstrap interval."""
+    shared = [key for key in base if key in point and point[key] > 0 and base[key] > 0]
+    ratios = np.asarray([base[key] / point[key] for key in shared])  # [n]
+    if len(ratios) < 2:
+        return Estimate(float(ratios[0]) if len(ratios) else None, None, None, len(ratios))
+    medians = np.concatenate([np.median(ratios[i], axis=1) for i in resampled(len(ratios), resamples, seed)])
+    low, high = np.quantile(medians, [(1 - level) / 2, (1 + level) / 2])
+    return Estimate(float(np.median(ratios)), float(low), float(high), len(ratios))
+
+
+def percentile(values: Sequence[float], q: int) -> float | None:
+    """None below the count that makes the q-th percentile mean something."""
+    return float(np.percentile(values, q)) if len(values) >= MINIMUM[q] else None
+
+
+def jitter(values: Sequence[float]) -> float | None:
+    if len(values) < 4:
+        return None
+    low, middle, high = np.percentile(values, [25, 50, 75])
+    return float((high - low) / middle) if middle > 0 else None
+
+
+def points_table(
+    records: Iterable[Record], points: Sequence[Mapping[str, Any]], baseline: str, *, resamples: int = RESAMPLES
+) -> list[dict[str, Any]]:
+    """One row per point: the columns of points.csv in order, then errors, baseline, pairs, kinds and stages_ms."""
+    names = [point["name"] for point in points]
+    if baseline not in names:
+        raise ValueError(f"baseline: got {baseline!r}, the points are {names}")
+    by_point: dict[str, list[Record]] = {name: [] for name in names}
+    parses = False
+    for record in records:
+        if record["point"] not in by_point:
+            raise ValueError(f"records name the point {record['point']!r}, the points are {names}")
+        by_point[record["point"]].append(record)
+        parses = parses or record.get("parsed") is not None
+    base = clean(by_point[baseline])
+    return [
+        point_row(point, by_point[point["name"]], base, point["name"] == baseline, parses, resamples)
+        for point in points
+    ]
+
+
+def point_row(
+    point: Mapping[str, Any], records: Sequence[Record], base: Sequence[Record], is_base: bool, parses: bool, r: int
+) -> dict[str, Any]:
+    good = clean(records)
+    row = dict.fromkeys(POINT_COLUMNS)
+    row |= {"point": point["name"]} | {key: point.get(key) for key in ("pruner", "ratio", "draft", "quantization")}
+    row["n"] = len({record["sample"] for record in good})
+    row |= quality(good, base, is_base, parses, r) | speculation(good) | latency(good) | cost(good)
+    row |= speed(good, base, is_base, r)
+    row["errors"] = len(records) - len(good)
+    row["baseline"] = is_base
+    row["kinds"] = kinds(good, base, is_base, r)
+    row["stages_ms"] = {name: percentile(times, 50) for name in STAGES if (times := inner(good, "stages_ms", name))}
+    return row
+
+
+def clean(records: Iterable[Record]) -> list[Record]:
+    return [record for record in records if not record.get("error")]
+
+
+def quality(good: Sequence[Record], base: Sequence[Record], is_base: bool, parses: bool, r: int) -> dict[str, Any]:
+    scores = correct_sums(good)
+    accuracy = bootstrap_interval(*columns_of(scores), resamples=r, bounds=(0.0, 1.0))
+    delta = Estimate(None, None, None, 0) if is_base else paired_interval(scores, correct_sums(base), resamples=r)
+    scored = [record for record in good if inner([record], "score", "correct")]
+    found = sum(record.get("parsed") is not None for record in scored)
+    return {
+        "accuracy": accuracy.value,
+        "accuracy_ci": accuracy.interval,
+        "delta": delta.value,
+        "delta_ci": delta.interval,
+        "pairs": delta.n,
+        "parsed_rate": found / len(scored) if scored and parses else None,
+        "evidence_kept": evidence_kept(good),
+    }
+
+
+def correct_sums(records: Iterable[Record]) -> Sums:
+    """sample → (Σ correct, scored turns)."""
+    return summed((record["sample"], (record.get("score") or {}).get("correct")) for record in records)
+
+
+def summed(values: Iterable[tuple[str, float | None]]) -> Sums:
+    sums: Sums = {}
+    for key, value in values:
+        if value is not None:
+            total, count = sums.get(key, (0.0, 0.0))
+            sums[key] = (total + float(value), count + 1)
+    return dict(sorted(sums.items()))  # the seeded draws must not depend on the order of the records
+
+
+def columns_of(sums: Sums) -> tuple[list[float], list[float]]:
+    return [total for total, _ in sums.values()], [count for _, count in sums.values()]
+
+
+def evidence_kept(records: Iterable[Record]) -> float | None:
+    kept = total = 0.0
+    for record in records:
+        evidence = record.get("evidence") or {}
+        share = evidence.get("kept_fraction")
+        if evidence.get("tokens") and share is not None:
+            kept += evidence["tokens"] * last(share, empty=1.0)  # no station: all of it stands
+            total += evidence["tokens"]
+    return kept / total if total else None
+
+
+def last(value: Any, empty: float) -> float:
+    """The last entry of a per-station list, `empty` of an empty one, a plain number itself."""
+    if isinstance(value, (list, tuple)):
+        return float(value[-1]) if value else empty
+    return float(value)
+
+
+def speculation(good: Sequence[Record]) -> dict[str, Any]:
+    def total(name: str) -> float | None:
+        values = inner(good, "spec", name)
+        return sum(values) if values else None
+
+    steps, drafted = total("steps"), total("drafted")
+    emitted, accepted = total("emitted"), total("accepted")
+    return {
+        "tau": emitted / steps if steps and emitted is not None else None,
+        "alpha": accepted / drafted if drafted and accepted is not None else None,
+    }
+
+
+def inner(records: Iterable[Record], outer: str, name: str) -> list[float]:
+    """The measured values of record[outer][name]."""
+    values = ((record.get(outer) or {}).get(name) for record in records)
+    return [value for value in values if value is not None]
+
+
+def measured(records: Iterable[Record], name: str) -> list[float]:
+    return [record[name] for record in records if record.get(name) is not None]
+
+
+def latency(good: Sequence[Record]) -> dict[str, Any]:
+    ttft, e2e = measured(good, "ttft_ms"), measured(good, "e2e_ms")
+    gaps = [gap for record in good for gap in record.get("step_ms") or ()]
+    return {
+        "ttft_ms_p50": percentile(ttft, 50),
+        "ttft_ms_p95": percentile(ttft, 95),
+        "ttft_ms_p99": percentile(ttft, 99),
+        "ttft_jitter": jitter(ttft),
+        "itl_ms_p50": percentile(gaps, 50),
+        "itl_ms_p99": percentile(gaps, 99),
+        "tpot_ms_p50": percentile(measured(good, "tpot_ms"), 50),
+        "tokens_per_s": throughput(good),
+        "e2e_ms_p50": percentile(e2e, 50),
+        "e2e_ms_p99": percentile(e2e, 99),
+    }
+
+
+def throughput(good: Sequence[Record]) -> float | None:
+    pairs = [((record.get("tokens") or {}).get("generated"), record.get("e2e_ms")) for record in good]
+    timed = [(tokens, ms) for tokens, ms in pairs if tokens is not None and ms]
+    return 1e3 * sum(tokens for tokens, _ in timed) / sum(ms for _, ms in timed) if timed else None
+
+
+def cost(good: Sequence[Record]) -> dict[str, Any]:
+    counts = [record["tokens"] for record in good if (record.get("tokens") or {}).get("visual")]
+    kept = [(last(c["kept"], c["visual"]), c["visual"]) for c in counts if c.get("kept") is not None]
+    visual, peak = inner(good, "tokens", "mean_visual"), inner(good, "memory_mb", "peak")
+    return {
+        "kept_fraction": sum(k for k, _ in kept) / sum(v for _, v in kept) if kept else None,
+        "mean_visual": sum(visual) / len(visual) if visual else None,
+        "kv_fraction": by_prompt_length(good, "kv_fraction"),
+        "mac_fraction": by_prompt_length(good, "mac_fraction"),
+        "peak_mb": max(peak) if peak else None,
+    }
+
+
+def by_prompt_length(good: Sequence[Record], name: str) -> float | None:
+    pairs = [(record.get(name), (record.get("tokens") or {}).get("prompt")) for record in good]
+    weighed = [(value, weight or 1) for value, weight in pairs if value is not None]
+    return sum(v * w for v, w in weighed) / sum(w for _, w in weighed) if weighed else None
+
+
+def speed(good: Sequence[Record], base: Sequence[Record], is_base: bool, r: int) -> dict[str, Any]:
+    """Empty for the baseline, which is its own yardstick."""
+    if is_base:
+        return {}
+    e2e = paired_times(good, base, lambda record: record.get("e2e_ms"), r)
+    prefill = paired_times(good, base, prefill_time, 0)
+    return {
+        "speedup_e2e": e2e.value,
+        "speedup_e2e_ci": e2e.interval,
+        "speedup_prefill": prefill.value,
+        "net_slower": None if e2e.high is None else e2e.high < 1,
+    }
+
+
+def prefill_time(record: Record) -> float | None:
+    stages = record.get("stages_ms") or {}
+    return None if stages.get("prefill") is None else stages["prefill"] + (stages.get("prune") or 0.0)
+
+
+def paired_times(
+    good: Sequence[Record], base: Sequence[Record], time: Callable[[Record], float | None], r: int
+) -> Estimate:
+    """Speed-up over samples; a sample's time is the sum over the turns both sides finished."""
+    here, there = turn_times(good, time), turn_times(base, time)
+    ours: dict[str, float] = defaultdict(float)
+    theirs: dict[str, float] = defaultdict(float)
+    for key in there.keys() & here.keys():
+        ours[key[0]] += here[key]
+        theirs[key[0]] += there[key]
+    order = sorted(theirs)  # sets have no order; the seeded bootstrap needs one
+    ours, theirs = {key: ours[key] for key in order}, {key: theirs[key] for key in order}
+    return median_ratio_interval(ours, theirs, resamples=max(r, 1))
+
+
+def turn_times(records: Iterable[Record], time: Callable[[Record], float | None]) -> dict[tuple[str, int], float]:
+    timed = (((record["sample"], record["turn"]), time(record)) for record in records)
+    return {key: value for key, value in timed if value is not None}
+
+
+def kinds(good: Sequence[Record], base: Sequence[Record], is_base: bool, r: int) -> dict[str, dict[str, Any]]:
+    """Accuracy and paired delta per kind of question, in order of first appearance."""
+    ours, theirs = grouped(good), grouped(base)
+    table: dict[str, dict[str, Any]] = {}
+    for kind, records in ours.items():
+        scores = correct_sums(records)
+        accuracy = bootstrap_interval(*columns_of(scores), resamples=r, bounds=(0.0, 1.0))
+        if accuracy.n == 0:
+            continue
+        table[kind] = {"n": accuracy.n, "accuracy": accuracy.value, "accuracy_ci": accuracy.interval}
+        if not is_base:
+            delta = paired_interval(scores, correct_sums(theirs.get(kind, [])), resamples=r)
+            table[kind] |= {"delta": delta.value, "delta_ci": delta.interval}
+    return table
+
+
+def grouped(records: Iterable[Record], by: str = "kind") -> dict[str, list[Record]]:
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.get(by) or "", []).append(record)
+    return groups
+
+
+def resolved(row: Mapping[str, Any]) -> bool | None:
+    """Whether the delta's interval excludes 0; None where there is no interval."""
+    interval = row.get("delta_ci")
+    return None if interval is None else not interval[0] <= 0 <= interval[1]
+
+
+def verdict(row: Mapping[str, Any]) -> str:
+    """The row's accuracy against the baseline, in words. An interval that holds 0 is never called no loss."""
+    if row.get("baseline"):
+        return "baseline"
+    if row.get("delta") is None:
+        return "not measured"
+    if not resolved(row):
+        return f"not resolved at n = {row.get('pairs') or row['n']}"
+    low, high = row["delta_ci"]
+    return f"{points(row['delta'])} points [{points(low)}, {points(high)}]"
+
+
+def speed_verdict(row: Mapping[str, Any]) -> str:
+    """The row's end-to-end time against the baseline, in words."""
+    if row.get("baseline"):
+        return "baseline"
+    if row.get("speedup_e2e") is None or row.get("speedup_e2e_ci") is None:
+        return "not measured"
+    low, high = row["speedup_e2e_ci"]
+    word = "net slower" if high < 1 else "faster" if low > 1 else "no speed-up resolved"
+    return f"{row['speedup_e2e']:.2f}× [{low:.2f}, {high:.2f}], {word}"
+
+
+def points(share: float) -> str:
+    """A difference of accuracies in percentage points, with a true minus sign."""
+    return f"{100 * share:+.1f}".replace("-", "−")

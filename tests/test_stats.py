@@ -1,0 +1,246 @@
+"""Honest numbers: pairing, resampling, what is left empty, and the words for what was not resolved."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mmaccel.measure.record import POINT_COLUMNS, RunFolder, write_points
+from mmaccel.measure.stats import (
+    bootstrap_interval,
+    jitter,
+    median_ratio_interval,
+    paired_interval,
+    percentile,
+    points_table,
+    resolved,
+    speed_verdict,
+    verdict,
+)
+
+POINTS = [
+    {"name": "base", "pruner": None, "ratio": None, "draft": None, "quantization": None},
+    {"name": "half", "pruner": "fastv", "ratio": 0.5, "draft": None, "quantization": None},
+]
+
+
+def record(point, sample, *, turn=0, correct=1.0, e2e=100.0, **more):
+    full = {
+        "point": point, "sample": str(sample), "turn": turn, "kind": "colour", "score": {"correct": correct},
+        "parsed": "red", "e2e_ms": e2e, "ttft_ms": e2e / 2, "step_ms": [10.0, 12.0],
+        "tokens": {"prompt": 600, "visual": 576, "kept": [288], "mean_visual": 306.0, "generated": 3},
+        "stages_ms": {"prefill": e2e / 4, "prune": e2e / 40}, "kv_fraction": 0.5, "mac_fraction": 0.5,
+        "spec": {"steps": 2, "drafted": 0, "accepted": 0, "emitted": 2},
+        "memory_mb": {"peak": 900.0}, "evidence": {"tokens": 10, "kept_fraction": [0.9, 0.5]},
+    }  # fmt: skip
+    return {**full, **more}
+
+
+def both(n, base=None, half=None):
+    """n samples through both points; `base` and `half` give what differs, by sample."""
+    return [
+        record(point, s, **(differs(s) if differs else {}))
+        for s in range(n)
+        for point, differs in (("base", base), ("half", half))
+    ]
+
+
+def rows(records, points=POINTS, **more):
+    return {row["point"]: row for row in points_table(records, points, "base", **more)}
+
+
+def slow_bootstrap(sums, counts, resamples, seed):
+    rng, means = np.random.default_rng(seed), []
+    for _ in range(resamples):
+        picks = rng.integers(0, len(sums), len(sums))
+        means.append(sum(sums[i] for i in picks) / sum(counts[i] for i in picks))
+    return np.quantile(means, [0.025, 0.975])
+
+
+def test_bootstrap_equals_a_loop_and_is_seeded():
+    rng = np.random.default_rng(1)
+    counts = rng.integers(1, 4, 40)
+    sums = rng.binomial(counts, 0.7)
+    fast = bootstrap_interval(sums, counts, resamples=500, seed=3)
+    assert fast.interval == pytest.approx(tuple(slow_bootstrap(sums, counts, 500, 3)))
+    assert fast == bootstrap_interval(sums, counts, resamples=500, seed=3)
+    assert fast != bootstrap_interval(sums, counts, resamples=500, seed=4)
+    assert fast.value == sums.sum() / counts.sum()
+
+
+def test_bootstrap_covers_the_truth_about_as_often_as_it_says():
+    rng, hits = np.random.default_rng(0), 0
+    for trial in range(200):
+        estimate = bootstrap_interval(rng.binomial(1, 0.7, 80), resamples=400, seed=trial)
+        hits += estimate.low <= 0.7 <= estimate.high
+    assert 0.90 <= hits / 200 <= 0.99
+
+
+def test_blocks_do_not_change_the_draws(monkeypatch):
+    sums = list(np.random.default_rng(0).random(50))
+    whole = bootstrap_interval(sums, resamples=300)
+    monkeypatch.setattr("mmaccel.measure.stats.BLOCK_VALUES", 1000)
+    assert bootstrap_interval(sums, resamples=300) == whole
+
+
+def test_no_spread_is_not_certainty():
+    estimate = bootstrap_interval([1.0] * 100, bounds=(0.0, 1.0))
+    assert estimate.interval == (pytest.approx(0.025 ** (1 / 100)), 1.0)
+    same = {str(i): (1.0, 1.0) for i in range(100)}
+    delta = paired_interval(same, same)
+    assert delta.value == 0
+    assert delta.low < -0.03 < 0.03 < delta.high
+    assert bootstrap_interval([1.0]).interval is None
+    assert bootstrap_interval([]).value is None
+
+
+def test_pairing_removes_what_the_samples_share():
+    rng = np.random.default_rng(0)
+    hard = rng.binomial(1, 0.5, 200)
+    base = {str(i): (float(h), 1.0) for i, h in enumerate(hard)}
+    point = {key: (value if int(key) >= 10 else 0.0, count) for key, (value, count) in base.items()}
+    paired = paired_interval(point, base)
+    assert paired.half_width < 0.025
+    assert bootstrap_interval(hard).half_width > 0.06
+    assert paired_interval({**point, "only here": (1.0, 1.0)}, base).n == 200
+
+
+def test_speed_up_is_the_median_of_paired_ratios_and_survives_a_slow_moment():
+    base = {str(i): 100.0 for i in range(50)}
+    point = {str(i): 80.0 for i in range(50)} | {"3": 10_000.0}
+    estimate = median_ratio_interval(point, base)
+    assert estimate.value == estimate.low == estimate.high == 1.25
+    assert median_ratio_interval({"0": 1.0}, base).interval is None
+    assert median_ratio_interval({}, base).value is None
+
+
+@pytest.mark.parametrize(("q", "needs"), [(50, 1), (95, 20), (99, 100)])
+def test_a_percentile_needs_its_count(q, needs):
+    assert percentile([1.0] * (needs - 1), q) is None
+    assert percentile(list(range(needs)), q) == np.percentile(range(needs), q)
+
+
+def test_jitter():
+    assert jitter([1.0, 2.0, 3.0]) is None
+    assert jitter([90.0, 100.0, 100.0, 110.0]) == pytest.approx(5 / 100)
+
+
+def test_columns_in_order_and_values():
+    records = both(40, lambda s: {"correct": float(s % 2)}, lambda s: {"correct": float(s % 2), "e2e": 50.0})
+    table = points_table(records, POINTS, "base")
+    assert list(table[1])[: len(POINT_COLUMNS)] == list(POINT_COLUMNS)
+    base, half = table
+    assert half["n"] == 40
+    assert half["accuracy"] == 0.5
+    assert (half["delta"], half["pairs"], resolved(half)) == (0.0, 40, False)
+    assert half["speedup_e2e"] == half["speedup_prefill"] == 2.0
+    assert half["net_slower"] is False
+    assert half["tau"] == 1.0
+    assert half["alpha"] is None
+    assert half["ttft_ms_p95"] == 25.0
+    assert half["ttft_ms_p99"] is None
+    assert half["e2e_ms_p99"] is None
+    assert half["itl_ms_p50"] == 11.0
+    assert half["itl_ms_p99"] is None  # 80 steps
+    assert half["tokens_per_s"] == pytest.approx(60.0)
+    assert half["kept_fraction"] == 0.5
+    assert half["evidence_kept"] == 0.5
+    assert half["peak_mb"] == 900.0
+    assert half["parsed_rate"] == 1.0
+    assert half["stages_ms"] == {"prune": 1.25, "prefill": 12.5}
+    assert [base[c] for c in ("delta", "delta_ci", "speedup_e2e", "speedup_e2e_ci", "net_slower")] == [None] * 5
+
+
+def test_tau_is_weighted_by_tokens_and_alpha_by_drafts():
+    spec = [
+        {"steps": 1, "drafted": 4, "accepted": 4, "emitted": 5},
+        {"steps": 9, "drafted": 36, "accepted": 0, "emitted": 9},
+    ]
+    row = rows([record("base", i, spec=s) for i, s in enumerate(spec)])["base"]
+    assert row["tau"] == 14 / 10
+    assert row["alpha"] == 4 / 40
+
+
+def test_fractions_are_ratios_of_sums():
+    tokens = [{"prompt": 1000, "visual": 900, "kept": [90], "mean_visual": 90.0, "generated": 1},
+              {"prompt": 10, "visual": 9, "kept": 9, "mean_visual": 9.0, "generated": 1}]  # fmt: skip
+    records = [record("base", i, tokens=t, kv_fraction=f) for i, (t, f) in enumerate(zip(tokens, [0.19, 1.0]))]
+    row = rows(records)["base"]
+    assert row["kept_fraction"] == 99 / 909
+    assert row["kv_fraction"] == pytest.approx((190 + 10) / 1010)
+
+
+def test_errors_are_counted_and_nothing_else():
+    failed = record("half", "x", correct=0.0, e2e=1.0, error="out of memory")
+    row = rows([*both(10), failed])["half"]
+    assert (row["n"], row["errors"], row["accuracy"]) == (10, 1, 1.0)
+    assert row["speedup_e2e"] == 1.0
+
+
+def test_unmeasured_is_empty():
+    empty = rows([{"point": "base", "sample": "0", "turn": 0}])
+    numbers = {k: v for k, v in empty["base"].items() if k in POINT_COLUMNS and k not in ("point", "n")}
+    assert set(numbers.values()) == {None}
+    assert empty["half"]["n"] == 0
+    assert verdict(empty["half"]) == speed_verdict(empty["half"]) == "not measured"
+    assert rows([record("base", 0, parsed=None)])["base"]["parsed_rate"] is None
+
+
+def test_turns_of_a_sample_are_resampled_together():
+    records = [record("base", s, turn=t, correct=float(s % 2)) for s in range(20) for t in range(4)]
+    one = [record("base", s, correct=float(s % 2)) for s in range(20)]
+    assert rows(records)["base"]["accuracy_ci"] == rows(one)["base"]["accuracy_ci"]
+    assert rows(records)["base"]["n"] == 20
+
+
+def test_a_conversation_is_timed_over_the_turns_both_finished():
+    records = [record("base", s, turn=t, e2e=100.0) for s in range(3) for t in (0, 1)]
+    records += [record("half", s, turn=0, e2e=50.0) for s in range(3)]
+    assert rows(records)["half"]["speedup_e2e"] == 2.0
+
+
+def test_words():
+    lost = both(60, half=lambda s: {"correct": float(s > 20), "e2e": 140.0})
+    row = rows(lost)["half"]
+    assert verdict(row).startswith("−35.0 points [−4")
+    assert "net slower" in speed_verdict(row)
+    assert row["net_slower"] is True
+    row = rows(both(60, half=lambda s: {"correct": float(s > 0), "e2e": 60.0}))["half"]
+    assert verdict(row) == "not resolved at n = 60"
+    assert speed_verdict(row).endswith("faster")
+    assert verdict(rows(lost)["base"]) == "baseline"
+
+
+def test_kinds_are_kept_apart():
+    named = ["colour", "text"]
+    records = both(40, lambda s: {"kind": named[s % 2]}, lambda s: {"kind": named[s % 2], "correct": float(s % 2 == 0)})
+    kinds = rows(records)["half"]["kinds"]
+    assert kinds["colour"]["accuracy"] == 1.0
+    assert kinds["text"]["delta"] == -1.0
+    assert kinds["text"]["n"] == 20
+
+
+def test_order_of_records_does_not_matter():
+    rng = np.random.default_rng(0)
+    noisy = {"base": rng.uniform(50, 150, 30), "half": rng.uniform(50, 150, 30)}
+    right = {name: rng.binomial(1, 0.6, 30).astype(float) for name in noisy}
+    records = [record(p, s, e2e=noisy[p][s], correct=right[p][s]) for s in range(30) for p in noisy]
+    shuffled = sorted(records, key=lambda r: (r["point"], r["e2e_ms"]))
+    for column in ("accuracy_ci", "delta_ci", "speedup_e2e_ci"):
+        assert rows(records)["half"][column] == rows(shuffled)["half"][column]
+
+
+def test_names_are_checked():
+    with pytest.raises(ValueError, match=r"baseline: got 'x', the points are \['base', 'half'\]"):
+        points_table([], POINTS, "x")
+    with pytest.raises(ValueError, match="records name the point 'other'"):
+        points_table([record("other", 1)], POINTS, "base")
+
+
+def test_the_table_reaches_the_folder(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", {}, {})
+    for sample in range(5):
+        for point in ("base", "half"):
+            folder.append(record(point, sample))
+    write_points(folder, points_table(folder.records(), POINTS, "base"))
+    assert json.loads((folder.path / "summary.json").read_text())["baseline"] == "base"
