@@ -14,7 +14,7 @@ import torch
 from torch import BoolTensor, LongTensor, Tensor
 
 from mmaccel.columns import Needs, Selection, Station
-from mmaccel.pruning.budget import Budget, Past, past_of
+from mmaccel.pruning.budget import Budget, History, history_of
 from mmaccel.pruning.select import group_key, keep_best, merge
 
 __all__ = [
@@ -22,12 +22,12 @@ __all__ = [
     "Chain",
     "FunctionPruner",
     "Narrowed",
-    "Past",
+    "History",
     "Pruner",
     "ScorePruner",
     "checked_layer",
     "checked_layers",
-    "past_of",
+    "history_of",
 ]
 
 
@@ -135,7 +135,7 @@ class Chain(Pruner):
         return needs
 
     def select(self, station: Station) -> Selection:
-        depth = past_of(station).depth
+        depth = history_of(station).depth
         acting = [member for member in self.pruners if station.layer in member.stations(depth)]
         selection = acting[0].select(station)
         for member in acting[1:]:
@@ -165,7 +165,7 @@ class Narrowed:
         self.column: LongTensor = station.column.masked_fill(~keep, -1)  # type: ignore[assignment]  # [B, q]
         self.grid: LongTensor = station.grid.masked_fill(~keep[..., None], -1)  # type: ignore[assignment]  # [B, q, 5]
         self.instruction, self.anchor, self.region = station.instruction, station.anchor, station.region
-        self.past = getattr(station, "past", None)
+        self.history = getattr(station, "history", None)
         self.attention, self.keys, self.vision = station.attention, station.keys, station.vision
 
     def then(self, second: Selection) -> Selection:

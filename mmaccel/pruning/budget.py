@@ -32,10 +32,10 @@ def rounded(wanted: Tensor) -> LongTensor:
 
 
 @dataclass(frozen=True)
-class Past:
+class History:
     """What this prompt brought and where each token of it was dropped: how a stateless pruner knows the counts before.
 
-    depth: decoder layers of the model. column: [B, q0] logical columns of the prompt, ascending, -1 where not alive.
+    depth: decoder layers of the model. column: [B, q0] logical columns of the prompt, -1 where not alive.
     grid: [B, q0, 5] of its prunable visual tokens, -1 elsewhere.
     dropped_at: [B, q0] the layer of the station that dropped it, `depth` while it stands.
     """
@@ -46,17 +46,17 @@ class Past:
     dropped_at: LongTensor
 
     @classmethod
-    def start(cls, depth: int, column: Tensor, grid: Tensor, visual: Tensor) -> "Past":
+    def start(cls, depth: int, column: Tensor, grid: Tensor, visual: Tensor) -> "History":
         """Before the first station of an event: column [B, q0], grid [B, q0, 5], visual [B, q0] (the prunable ones)."""
         return cls(depth, column, grid.masked_fill(~visual[..., None], -1), torch.full_like(column, depth))  # type: ignore[arg-type]
 
-    def after(self, layer: int, column: Tensor) -> "Past":
-        """After the station at `layer` left `column` [B, M] standing (ascending, fillers -1 on the left)."""
-        standing = torch.where(column < 0, -1, column).contiguous()  # [B, M]
+    def after(self, layer: int, column: Tensor) -> "History":
+        """After the station at `layer` left `column` [B, M] standing (-1 = filler or padding, on whichever side)."""
+        standing = column.sort(1).values  # [B, M]
         mine = self.column.contiguous()  # [B, q0]
         found = torch.searchsorted(standing, mine, right=True) > torch.searchsorted(standing, mine)  # [B, q0]
         gone = ~found & (self.grid[..., 0] >= 0) & (self.dropped_at == self.depth)
-        return Past(self.depth, self.column, self.grid, self.dropped_at.masked_fill(gone, layer))  # type: ignore[arg-type]
+        return History(self.depth, self.column, self.grid, self.dropped_at.masked_fill(gone, layer))  # type: ignore[arg-type]
 
     def keys(self, scope: str, layer: int = 0) -> LongTensor:
         """[B, q0] the group of each visual token that stood before the station at `layer`, NOBODY elsewhere."""
@@ -64,14 +64,14 @@ class Past:
         return group_key(self.grid, visual & (self.dropped_at >= layer), scope)
 
 
-def past_of(station: Station) -> Past:
-    past = getattr(station, "past", None)
-    if past is None:
+def history_of(station: Station) -> History:
+    history = getattr(station, "history", None)
+    if history is None:
         raise ValueError(
-            "station.past is missing: this pruner needs the model's depth and the counts before its station; "
-            "attach gives them, on a hand-made station set station.past = Past.start(depth, column, grid, visual)"
+            "station.history is missing: this pruner needs the model's depth and the counts before its station; "
+            "attach gives them, on a hand-made station set station.history = History.start(depth, column, grid, visual)"
         )
-    return past
+    return history
 
 
 def _checked(name: str, value: object) -> None:
@@ -143,11 +143,11 @@ class Budget:
     def _solved(self, station: Station, key: Tensor, size: Tensor) -> Tensor:
         """[B, q] tokens to keep from here on so that the average over layers is `mean_tokens`."""
         assert self.mean_tokens is not None
-        past, layer = past_of(station), station.layer
-        spent = group_sum(key, past.keys(self.scope), past.dropped_at.clamp(max=layer))  # [B, q] of the layers before
-        left = past.depth - layer
-        wanted = (past.depth * self.mean_tokens - spent.double()) / left  # [B, q]
-        refuse_infeasible(self.mean_tokens, wanted, (spent + left) / past.depth, key, f"pruning at layer {layer}")
+        history, layer = history_of(station), station.layer
+        spent = group_sum(key, history.keys(self.scope), history.dropped_at.clamp(max=layer))  # [B, q] of the layers before
+        left = history.depth - layer
+        wanted = (history.depth * self.mean_tokens - spent.double()) / left  # [B, q]
+        refuse_infeasible(self.mean_tokens, wanted, (spent + left) / history.depth, key, f"pruning at layer {layer}")
         return wanted.minimum(size.double())
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import LongTensor, Tensor
 
 from mmaccel.columns import Needs, Station
-from mmaccel.pruning.base import ScorePruner, checked_layers, past_of
-from mmaccel.pruning.budget import Past, refuse_infeasible
+from mmaccel.pruning.base import ScorePruner, checked_layers, history_of
+from mmaccel.pruning.budget import History, refuse_infeasible
 from mmaccel.pruning.fastv import anchor_row, checked_anchor
 from mmaccel.pruning.select import group_key, group_size
 
@@ -56,30 +56,30 @@ class PyramidDrop(ScorePruner):
 
     def kept(self, station: Station) -> LongTensor:
         """[B, q] λ^i of the group's tokens before the first stage, never more than stand."""
-        past = past_of(station)
-        stages = self.stations(past.depth)
+        history = history_of(station)
+        stages = self.stations(history.depth)
         stage = stages.index(station.layer) + 1
         key = group_key(station.grid, station.visual, self.scope)  # [B, q]
-        first = group_size(key, past.keys(self.scope, stages[0])).double()  # [B, q]
+        first = group_size(key, history.keys(self.scope, stages[0])).double()  # [B, q]
         if self.budget.share is not None:
             wanted = first * self.budget.share**stage
         elif self.tokens is not None:
             wanted = first * (self.tokens / first.clamp(min=1)).clamp(max=1) ** (stage / len(stages))
         else:
-            wanted = first * self._solved(past, stages, key, first) ** stage
+            wanted = first * self._solved(history, stages, key, first) ** stage
         return self.budget.whole(wanted, group_size(key))
 
-    def _solved(self, past: Past, stages: tuple[int, ...], key: Tensor, first: Tensor) -> Tensor:
+    def _solved(self, history: History, stages: tuple[int, ...], key: Tensor, first: Tensor) -> Tensor:
         """[B, q] the λ with which the average over layers is `mean_tokens`, by bisection."""
         assert self.mean_tokens is not None
-        ends = (*stages, past.depth)
+        ends = (*stages, history.depth)
         spans = [after - before for before, after in pairwise(ends)]  # layers each stage rules
-        wanted = self.mean_tokens * past.depth - first * stages[0]  # [B, q] layer inputs left to spend
+        wanted = self.mean_tokens * history.depth - first * stages[0]  # [B, q] layer inputs left to spend
         low, high = torch.zeros_like(first), torch.ones_like(first)
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
             spent = sum(span * first * middle**stage for stage, span in enumerate(spans, 1))
             low, high = torch.where(spent < wanted, middle, low), torch.where(spent < wanted, high, middle)
-        least = (first * stages[0] + sum(spans)) / past.depth  # [B, q] with one token from the first stage on
+        least = (first * stages[0] + sum(spans)) / history.depth  # [B, q] with one token from the first stage on
         refuse_infeasible(self.mean_tokens, wanted / sum(spans), least, key, f"with stages {list(stages)}")
         return high
