@@ -1,0 +1,1 @@
+"""Draft heads, one a file; `base` is their contract."""

@@ -1,0 +1,163 @@
+"""The drafting contract: a Draft of tokens that hang on one another, and the head that proposes it.
+
+Knows tokens, parents and what a head is shown. Does not know caches, masks, or how a draft is verified.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+PADDING = -2  # parent of a node that is not there
+ROOT = -1  # parent of a child of the last committed token
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Per row a tree of proposed tokens, parents before children; a chain is parent = -1, 0, 1, …
+
+    tokens: [B, t] long (t may be 0).  parent: [B, t] long, -1 = child of the last committed token, -2 = padding.
+    q: [B, t, V] the distribution each token was *sampled* from, given its earlier siblings; None = picked, not sampled.
+    """
+
+    tokens: Tensor
+    parent: Tensor
+    q: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokens.ndim != 2 or self.parent.shape != self.tokens.shape:
+            got = f"tokens {tuple(self.tokens.shape)}, parent {tuple(self.parent.shape)}"
+            raise ValueError(f"Draft: got {got}, valid is [B, t] for both")
+        if self.q is not None and self.q.shape[:2] != self.tokens.shape:
+            raise ValueError(f"Draft: got q {tuple(self.q.shape)}, valid is [{self.tokens.shape[0]}, {self.size}, V]")
+
+    @classmethod
+    def empty(cls, rows: int, device: Any = None) -> "Draft":
+        none = torch.empty(rows, 0, dtype=torch.long, device=device)
+        return cls(none, none)
+
+    @classmethod
+    def chain(cls, tokens: Tensor, q: Tensor | None = None) -> "Draft":
+        """tokens [B, t], each the child of the one before."""
+        order = torch.arange(-1, tokens.shape[1] - 1, device=tokens.device)
+        return cls(tokens, order.expand_as(tokens), q)
+
+    @property
+    def size(self) -> int:
+        return self.tokens.shape[1]
+
+    @cached_property
+    def sees(self) -> Tensor:
+        """[B, 1+t, 1+t] row i sees column j: j is i or one of its ancestors; index 0 is the last committed token."""
+        B, t = self.tokens.shape
+        reach = torch.eye(1 + t, device=self.tokens.device).repeat(B, 1, 1)
+        reach[:, 1:].scatter_(2, (self.parent + 1).clamp(min=0)[..., None], (self.parent >= ROOT).float()[..., None])
+        reach.diagonal(dim1=1, dim2=2).fill_(1.0)
+        for _ in range(t.bit_length()):  # each square doubles the reach: log₂ t products instead of t gathers
+            reach = (reach @ reach).clamp_(max=1.0)
+        return reach > 0
+
+    @cached_property
+    def real(self) -> Tensor:
+        """[B, t] nodes that hang on the last committed token; the rest is padding."""
+        return self.sees[:, 1:, 0]
+
+    @cached_property
+    def depth(self) -> Tensor:
+        """[B, 1+t] levels below the last committed token (0 for itself and for padding)."""
+        return (self.sees.sum(2) - 1).clamp(min=0)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Verified columns in order, right-aligned by `valid`; "next token" means the next of them.
+
+    ids: [B, m].  position: [B, m], or [axes, B, m] as the model takes them.  valid: [B, m] bool, or None where all are.
+    """
+
+    ids: Tensor
+    position: Tensor
+    valid: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a head may use of the model it drafts for."""
+
+    embed: nn.Module
+    logits: nn.Module
+    width: int
+    depth: int
+    vocabulary: int
+
+    @classmethod
+    def of(cls, model: Any) -> "Target":
+        text = model.config.get_text_config(decoder=True)
+        return cls(
+            model.get_input_embeddings(),
+            model.get_output_embeddings(),
+            text.hidden_size,
+            text.num_hidden_layers,
+            text.vocab_size,
+        )
+
+
+class DraftState(ABC):
+    """One head's memory of one batch of conversations."""
+
+    @abstractmethod
+    def fork(self) -> "DraftState": ...
+
+    @abstractmethod
+    def select(self, rows: Tensor) -> "DraftState": ...
+
+
+class DraftHead(nn.Module, ABC):
+    """Proposes what the model may say next. Holds weights, never a conversation: that lives in the DraftState.
+
+    shape: what `propose` may return. A "chain" is verified with the ordinary causal mask and runs on every backend;
+    a "tree" needs a 4-D mask; "none" is never verified.
+    """
+
+    shape: Literal["none", "chain", "tree"] = "tree"
+
+    @abstractmethod
+    def start(self, target: Target, rows: int) -> DraftState:
+        """A fresh state for `rows` conversations."""
+
+    def observe(self, state: DraftState, seen: Seen) -> None:
+        """Columns the model has verified, in order: first the prompt, then every step's accepted ones."""
+
+    @abstractmethod
+    def propose(self, state: DraftState, token: Tensor, position: Tensor, limit: int, sampler: Any) -> Draft:
+        """A draft below `token` [B], whose column is not in the cache yet, of at most `limit` levels (may be 0).
+
+        position: [B, 1] or [axes, B, 1] of that token.
+        """
+
+
+class EmptyState(DraftState):
+    def __init__(self, nothing: Draft) -> None:
+        self.nothing = nothing
+
+    def fork(self) -> "EmptyState":
+        return self
+
+    def select(self, rows: Tensor) -> "EmptyState":
+        return EmptyState(Draft.empty(len(rows), self.nothing.tokens.device))
+
+
+class NoDraft(DraftHead):
+    """The null head: speculation with an empty draft is plain decoding."""
+
+    shape = "none"
+
+    def start(self, target: Target, rows: int) -> EmptyState:
+        return EmptyState(Draft.empty(rows, target.embed.weight.device))  # type: ignore[union-attr]
+
+    def propose(self, state: DraftState, token: Tensor, position: Tensor, limit: int, sampler: Any) -> Draft:
+        assert isinstance(state, EmptyState)
+        return state.nothing
