@@ -1,4 +1,4 @@
-"""What lies in a checkpoint: its folder, its small files, its weight files and the tensors they hold, without loading one.
+"""What lies in a checkpoint: its folder, its small files, its weight files and the tensors they hold; loads none.
 
 Everything that can be wrong with a path is found here, before the weights are read: a folder that is none, missing
 processor files, missing or cut-off shards, an unsupported model. Knows the public file formats, not models.
@@ -85,6 +85,8 @@ def located(path: str | Path, revision: str | None) -> tuple[Path, str | None]:
         return folder, None
     if folder.exists():
         raise ValueError(f"model path: got the file {folder}, expected the checkpoint's folder")
+    if str(path) in EMBEDDED:
+        raise ValueError(f"model path: the embedded model is not in this installation ({folder} is missing)")
     if not HUB_NAME.fullmatch(str(path)):
         raise ValueError(f"model path: got {str(path)!r}; valid are a folder, 'pico' or a Hub name (owner/name)")
     return downloaded(str(path), revision)
@@ -140,7 +142,8 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
             if missing := [name for name in names if not (folder / name).is_file()]:
                 raise ValueError(f"{folder}: {index} names {len(names)} files, missing are {', '.join(missing)}")
             return tuple(folder / name for name in names)
-    raise ValueError(f"{folder}: no weights; expected one of {', '.join((*SINGLE, *INDEXES))}. It has {listing(folder)}")
+    expected = ", ".join((*SINGLE, *INDEXES))
+    raise ValueError(f"{folder}: no weights; expected one of {expected}. It has {listing(folder)}")
 
 
 def stored(file: Path) -> list[Stored]:

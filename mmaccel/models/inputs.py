@@ -20,7 +20,8 @@ from torch import BoolTensor, Tensor
 
 from mmaccel.models.pictures import LAYOUTS, Layout, Placed, image_processor_class
 
-Message = Mapping[str, Any]  # {"role": "user" | "assistant" | "system", "content": str | [{"type": "image" | "text", …}]}
+Message = Mapping[str, Any]  # {"role": "user" | "assistant" | "system", "content": str | list[Part]}
+Part = Mapping[str, Any]  # {"type": "image", "image": PIL} | {"type": "text", "text": str}
 Conversation = Sequence[Message]
 PICTURE_LIMIT = 89_478_485  # pixels; Pillow's own decompression-bomb line, where it only warns
 
@@ -78,12 +79,18 @@ class Processor:
         written = read_json(folder / "processor_config.json")
         kind = LAYOUTS[config.model_type]
         named = read_json(folder / "preprocessor_config.json") or written.get("image_processor", {})
-        image_processor = image_processor_class(named.get("image_processor_type"), kind.processor).from_pretrained(folder)  # type: ignore[attr-defined]
+        image_processor = image_processor_class(named.get("image_processor_type"), kind.processor)
         layout = kind(config, written, image_token(config, tokenizer))
         template = chat_template(folder, written, tokenizer) or kind.template
         names = ("preprocessor_config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json")
-        files = {n: hashlib.sha256((folder / n).read_bytes()).hexdigest() for n in names if (folder / n).is_file()}
-        return cls(tokenizer, image_processor, layout, template, max_pixels or PICTURE_LIMIT, files)
+        return cls(
+            tokenizer=tokenizer,
+            image_processor=image_processor.from_pretrained(folder),
+            layout=layout,
+            template=template,
+            max_pixels=max_pixels or PICTURE_LIMIT,
+            files={n: hashlib.sha256((folder / n).read_bytes()).hexdigest() for n in names if (folder / n).is_file()},
+        )
 
     @cached_property
     def hash(self) -> str:
@@ -193,7 +200,7 @@ class Processor:
                     f"row {index}, turn {turn}: this chat template writes the beginning of a conversation differently "
                     "once it goes on, so the answer's tokens cannot be told exactly; pass one turn at a time"
                 )
-            found.append((before, upto.rstrip()))  # the line break after a stop token is the template's, not the model's
+            found.append((before, upto.rstrip()))  # a line break after the stop token is the template's own
         return found
 
     def answer_mask(self, index: int, encoded: Any, spans: list[tuple[str, int]]) -> list[bool]:

@@ -21,7 +21,14 @@ DTYPES = ("float32", "bfloat16", "float16")
 ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
 QUANTIZATIONS = ("int8", "nf4")  # weights of the decoder's linear layers, through bitsandbytes
 # The tower, the projector and the head keep their precision: they are small, and the head decides the tokens.
-KEPT_WHOLE = ("lm_head", "model.vision_tower", "model.visual", "model.vision_model", "model.multi_modal_projector", "model.connector")  # fmt: skip
+KEPT_WHOLE = (
+    "lm_head",
+    "model.vision_tower",
+    "model.visual",
+    "model.vision_model",
+    "model.multi_modal_projector",
+    "model.connector",
+)
 
 
 @dataclass(frozen=True)
@@ -154,9 +161,8 @@ def load_weights(found: Checkpoint, options: Mapping[str, Any]) -> Any:
     """Safetensors, or pickles read with weights_only (the library's rule for them)."""
     from transformers import AutoModelForImageTextToText
 
-    model, info = AutoModelForImageTextToText.from_pretrained(
-        found.source, revision=found.revision or "main", output_loading_info=True, **options
-    )
+    load: Any = AutoModelForImageTextToText.from_pretrained
+    model, info = load(found.source, revision=found.revision or "main", output_loading_info=True, **options)
     wrong = {
         "the model needs and the checkpoint lacks": info["missing_keys"],
         "the checkpoint has and the model does not know": info["unexpected_keys"],

@@ -1,4 +1,4 @@
-"""What a picture becomes, per family: the tensors the tower reads, the text that stands for it, the tokens it will give.
+"""What a picture becomes, per family: the tensors the tower reads, the text that stands for it, its token count.
 
 One class per way of laying pictures out. It knows the library's image processors (always their PIL backend, so that a
 machine with torchvision sees the same pixels as one without) and the numbers of the model's config. It knows nothing of
@@ -13,13 +13,12 @@ from importlib import import_module
 from itertools import chain
 from typing import Any, ClassVar
 
-import torch
 from PIL import Image
 from torch import Tensor
 
 Rows = Sequence[Sequence[Image.Image]]  # per conversation its pictures in prompt order
 
-# The PIL classes are taken from their own modules: the oldest supported transformers hides some of them behind torchvision.
+# Taken from their own modules: the oldest supported transformers hides some of these classes behind torchvision.
 IMAGE_PROCESSORS = {
     "CLIPImageProcessor": ("clip", "CLIPImageProcessorPil"),
     "SiglipImageProcessor": ("siglip", "SiglipImageProcessorPil"),
@@ -30,7 +29,7 @@ IMAGE_PROCESSORS = {
 }
 
 
-def image_processor_class(name: str | None, default: str) -> type:
+def image_processor_class(name: str | None, default: str) -> Any:
     """The PIL class for an `image_processor_type` as checkpoints spell it (with or without Fast or Pil)."""
     base = (name or default).removesuffix("Fast").removesuffix("Pil")
     if base not in IMAGE_PROCESSORS:
@@ -198,7 +197,7 @@ class Tiled(Layout):
 
 def check_tiles(pixels: Tensor, tiles: list[int]) -> None:
     """pixels [B, T, 3, h, w]: the tower drops tiles that are zero everywhere, so none of a picture's may be."""
-    real = torch.count_nonzero(pixels.flatten(2).abs().amax(2), 1).tolist()  # [B]
+    real = (pixels.flatten(2).abs().amax(2) != 0).sum(1).tolist()  # [B]
     if real != tiles:
         raise ValueError(
             f"tiles per row: the pictures were cut into {tiles}, {real} of them are not all zero, and the vision tower "
