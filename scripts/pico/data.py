@@ -1,0 +1,134 @@
+"""Training batches, each a function of (seed, number of the sample): of the stream only a count is saved."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmaccel.benchmarks.scene_draw import draw
+from mmaccel.benchmarks.scene_graph import CELLS, COLOURS, SHAPES, Level, Scene, make_scene
+from mmaccel.benchmarks.scene_questions import ASK, lettered
+from pico.labels import label, picture_label, subset
+from pico.model import Batch
+from pico.words import build
+
+MEAN, SPREAD = 127.5, 64.0  # pixels reach the tower as (x − 127.5) / 64
+KINDS = {
+    "exist": 1.0, "colour": 1.0, "shape": 1.0, "count": 1.3, "relation": 1.3, "where": 0.8, "character": 0.9,
+    "sign": 1.3, "chart": 0.8, "choice": 1.6, "caption": 0.16, "option": 0.4,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the pictures and turns of one stage look like."""
+
+    level: Level = field(default_factory=Level)
+    kinds: dict[str, float] = field(default_factory=lambda: dict(KINDS))
+    two_options: float = 1.0  # share of multiple-choice turns with two options, the others have four
+    text: int = 120  # text tokens packed behind each picture; 0 = tower only
+    blind: float = 0.4  # share of pictures whose text does not see the picture in the first layers
+
+
+def patchify(pixels: np.ndarray) -> np.ndarray:
+    """[336, 336, 3] uint8 → [576, 588] uint8, values of a patch in the order of a convolution weight (colour, y, x)."""
+    return pixels.reshape(24, 14, 24, 14, 3).transpose(0, 2, 4, 1, 3).reshape(576, 588)
+
+
+class Turns:
+    """Packs question turns into a fixed number of tokens."""
+
+    def __init__(self) -> None:
+        self.tokenizer = build()
+        self.prefix = self.encode("<s>USER: ")
+        self.space = self.tokenizer.token_to_id("Ġ")
+        self.end = self.tokenizer.token_to_id("</s>")
+
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text).ids
+
+    def option(self, rng: random.Random) -> tuple[str, str]:
+        """A turn that needs no picture: which letter stands before a given value."""
+        values = rng.choice((tuple(COLOURS), SHAPES, CELLS))
+        right = rng.choice(values)
+        text, letter = lettered(rng, right, values, 2 if rng.random() < 0.6 else 4)
+        return f"Which is {right}? {text}", letter
+
+    def ask(self, rng: random.Random, scene: Scene, kind: str, recipe: Recipe) -> tuple[str, str] | None:
+        if kind == "option":
+            return self.option(rng)
+        if kind == "choice":
+            found = ASK["choice"](rng, scene, 2 if rng.random() < recipe.two_options else 4)  # type: ignore[call-arg]
+        else:
+            found = ASK[kind](rng, scene)
+        return found and (found.text, found.answer)
+
+    def pack(self, rng: random.Random, scene: Scene, recipe: Recipe) -> dict[str, np.ndarray]:
+        """{ids, turn, position, target, weight: [text]} of as many turns as fit."""
+        size, used, turn, seen = recipe.text, 0, 0, set()
+        out = {name: np.zeros(size, np.int64) for name in ("ids", "position")}
+        out |= {
+            "turn": np.full(size, -1),
+            "kind": np.full(size, -1),
+            "target": np.full(size, -100),
+            "weight": np.zeros(size, np.float32),
+        }
+        start = len(self.prefix) + 576  # every turn begins at the position right after the picture
+        for _ in range(40):
+            kind = rng.choices(list(recipe.kinds), list(recipe.kinds.values()))[0]
+            asked = self.ask(rng, scene, kind, recipe)
+            if asked is None or asked[0] in seen:
+                continue
+            seen.add(asked[0])
+            question, answer = self.encode(f"\n{asked[0]} ASSISTANT:"), [*self.encode(f" {asked[1]}"), self.end]
+            tokens = question + answer
+            if used + len(tokens) > size:
+                if size - used < 14:
+                    break
+                continue
+            at = slice(used, used + len(tokens))
+            out["ids"][at], out["turn"][at], out["position"][at] = tokens, turn, start + np.arange(len(tokens))
+            goal = slice(used + len(question) - 1, used + len(tokens) - 1)
+            out["target"][goal] = answer
+            telling = np.array([token not in (self.end, self.space) for token in answer])
+            out["kind"][goal] = np.where(telling, list(KINDS).index(kind), -1)
+            out["weight"][goal] = 0.35 if kind == "caption" else 1.0
+            if kind != "caption":
+                out["weight"][goal.stop - 1] = 0.3  # the end of a short answer is learned at once
+            used, turn = used + len(tokens), turn + 1
+        return out
+
+
+def make(seed: int, numbers: range, recipe: Recipe, n: int, m: int, turns: Turns, dtype: torch.dtype) -> Batch:
+    """The micro-batch of these samples; n patches reach the tower, m the decoder."""
+    rows: dict[str, list[np.ndarray]] = {}
+    labels: dict[str, list[np.ndarray]] = {}
+    facts: dict[str, list[np.ndarray]] = {}
+    for number in numbers:
+        rng = random.Random(f"train/{seed}/{number}")
+        scene = make_scene(rng, recipe.level)
+        names, groups = label(scene)
+        tower, shown = subset(np.random.default_rng(rng.getrandbits(48)), groups, n, m)
+        row = {"patches": patchify(np.asarray(draw(scene)))[tower], "where": tower, "shown": shown}
+        if recipe.text:
+            row |= turns.pack(rng, scene, recipe)
+        row["blind"] = np.bool_(rng.random() < recipe.blind)
+        for into, parts in (
+            (rows, row),
+            (labels, {k: v[tower] for k, v in names.items()}),
+            (facts, picture_label(scene)),
+        ):
+            for name, value in parts.items():
+                into.setdefault(name, []).append(value)
+
+    def stacked(parts: dict[str, list[np.ndarray]]) -> dict[str, Tensor]:
+        return {name: torch.from_numpy(np.stack(values)) for name, values in parts.items()}
+
+    t = stacked(rows)
+    patches = ((t["patches"].float() - MEAN) / SPREAD).to(dtype)
+    text = [t.get(name) for name in ("ids", "turn", "position", "target", "weight", "kind")]
+    return Batch(patches, t["where"], t["shown"] if m < n else None, *text, t["blind"], stacked(labels), stacked(facts))
