@@ -144,7 +144,7 @@ class Budget:
         """[B, q] tokens to keep from here on so that the average over layers is `mean_tokens`."""
         assert self.mean_tokens is not None
         history, layer = history_of(station), station.layer
-        spent = group_sum(key, history.keys(self.scope), history.dropped_at.clamp(max=layer))  # [B, q] of the layers before
+        spent = group_sum(key, history.keys(self.scope), history.dropped_at.clamp(max=layer))  # [B, q] so far
         left = history.depth - layer
         wanted = (history.depth * self.mean_tokens - spent.double()) / left  # [B, q]
         refuse_infeasible(self.mean_tokens, wanted, (spent + left) / history.depth, key, f"pruning at layer {layer}")

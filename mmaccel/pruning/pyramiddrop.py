@@ -78,7 +78,7 @@ class PyramidDrop(ScorePruner):
         low, high = torch.zeros_like(first), torch.ones_like(first)
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
-            spent = sum(span * first * middle**stage for stage, span in enumerate(spans, 1))
+            spent = sum(span * (first * middle**stage).clamp(min=1) for stage, span in enumerate(spans, 1))
             low, high = torch.where(spent < wanted, middle, low), torch.where(spent < wanted, high, middle)
         least = (first * stages[0] + sum(spans)) / history.depth  # [B, q] with one token from the first stage on
         refuse_infeasible(self.mean_tokens, wanted / sum(spans), least, key, f"with stages {list(stages)}")
