@@ -6,6 +6,7 @@ This module knows slots and columns. It does not know models, pictures or pruner
 """
 
 import copy
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,6 +139,12 @@ def _columns(layer: Any, end: int) -> Tensor:
         return torch.arange(end, device=keys.device).expand(keys.shape[0], -1)
     tail = torch.arange(layer.fixed_end, end, device=keys.device).expand(keys.shape[0], -1)
     return torch.cat([layer.fixed, tail], 1)
+
+
+def cache_argument(model: Any) -> str:
+    """The keyword under which this library's forward takes a cache."""
+    known = inspect.signature(model.forward).parameters
+    return next(name for name in CACHE_NAMES if name in known)
 
 
 @dataclass(frozen=True)

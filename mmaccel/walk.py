@@ -378,9 +378,11 @@ def narrow_later_forward(text: Any, kwargs: dict) -> dict:
     """
     cache: Any = caches.cache_in(kwargs)
     given = kwargs["inputs_embeds"] if kwargs.get("inputs_embeds") is not None else kwargs["input_ids"]
-    kwargs = _whole_shift(cache, given, kwargs)
-    shifted = any(layer.shift is not None for layer in cache.layers) and "_shifted" not in kwargs
-    kwargs.pop("_shifted", None)
+    shifts = [getattr(layer, "shift", None) for layer in cache.layers]
+    shifted = any(shift is not None for shift in shifts)
+    if shifted and all(shift is shifts[0] for shift in shifts):
+        # a station at 0 numbers all layers alike: one subtraction, not a hook a layer
+        kwargs, shifted = {**kwargs, "position_ids": _positions(cache, given, kwargs) - shifts[0][:, None]}, False
     backend = text.config._attn_implementation or "eager"
     padding = kwargs.get("attention_mask")
     plain = given.shape[1] == 1 and backend != "eager" and not shifted
@@ -389,15 +391,6 @@ def narrow_later_forward(text: Any, kwargs: dict) -> dict:
         return {**kwargs, "attention_mask": None}
     LaterForward(text, cache, kwargs, given, shifted).open()
     return kwargs
-
-
-def _whole_shift(cache: Any, given: Tensor, kwargs: dict) -> dict:
-    """Compact positions shared by every layer (a station at 0) are one subtraction, not a hook a layer."""
-    shift = cache.layers[0].shift if isinstance(cache.layers[0], caches.ColumnLayer) else None
-    if shift is None or any(layer.shift is not shift for layer in cache.layers):
-        return dict(kwargs)
-    positions = _positions(cache, given, kwargs) - shift[:, None]
-    return {**kwargs, "position_ids": positions, "_shifted": True}
 
 
 def _positions(cache: Any, given: Tensor, kwargs: dict) -> Tensor:

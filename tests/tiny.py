@@ -57,7 +57,7 @@ def tiny(family: str, attention: str = "sdpa", seed: int = 0, dtype: torch.dtype
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim >= 2:
-                parameter.normal_(0, 0.12, generator=generator)
+                parameter.normal_(0, 0.2, generator=generator)
             elif name.endswith("weight"):
                 parameter.fill_(1.0)
             else:
@@ -126,9 +126,9 @@ def _tiles(tiles: list[list[int]], generator: torch.Generator) -> dict[str, Tens
 
 
 ONE = {"shapes": [(3, 4)], "before": 3, "after": 5}
-RAGGED = [
-    {"shapes": [(3, 4)], "before": 3, "after": 5},
-    {"shapes": [(2, 3), (1, 2)], "before": 2, "after": 4},
+RAGGED = [  # the longest row keeps fewer columns than the next one: fillers fall on unpadded columns
+    {"shapes": [(4, 4), (2, 3)], "before": 2, "after": 4},
+    {"shapes": [(1, 2)], "before": 3, "after": 18},
     {"shapes": [], "before": 4, "after": 6},
 ]
 

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ POINT_COLUMNS: tuple[str, ...] = (
 )
 
 # Top-level config keys that change no measured value, so a resumed run may differ in them.
-HARMLESS = frozenset({"tracker", "resume", "output", "output_dir", "hydra"})
+HARMLESS = frozenset({"tracker", "resume", "output", "debug", "hydra"})
 
 
 class RunFolder:
@@ -64,7 +65,8 @@ class RunFolder:
             raise FileExistsError(f"{path} already holds a run; continue it with resume={path} or choose another one")
         (path / "images").mkdir(parents=True, exist_ok=True)
         write_atomic(path / "config.yaml", yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True))
-        write_atomic(path / "provenance.json", json.dumps(plain(provenance), indent=2))
+        named = {"run": uuid.uuid4().hex[:12], **plain(provenance)}  # a name that survives copying the folder
+        write_atomic(path / "provenance.json", json.dumps(named, indent=2))
         return cls(path, writable=True)
 
     @classmethod

@@ -1,0 +1,111 @@
+"""From a configuration to the points of one paired run: nothing attached, the controls, and the sweep of the pruner.
+
+Knows configuration trees and pruners. Does not know models, samples or records. What was typed wins: `pruner.ratio=0.9`
+collapses a sweep over it to that value, `sweep.pruner.ratio=[0.3, 0.5]` replaces its list; the controls follow, so that
+they stand at the method's own values.
+"""
+
+import copy
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mmaccel import registry
+from mmaccel.jobs.tree import at_path, drop, leaves, placed, put
+
+BASELINE = "baseline"
+
+
+@dataclass(frozen=True)
+class Point:
+    """name: as in the records. node: its pruner's yaml, None = nothing attached. at: the swept values. like: the
+    method's node it is matched to on mean visual tokens."""
+
+    name: str
+    node: Mapping[str, Any] | None = None
+    at: tuple[tuple[str, Any], ...] = ()
+    like: Mapping[str, Any] | None = None
+
+    def labels(self) -> dict[str, Any]:
+        """What the tables print beside the measured numbers."""
+        node = self.like or (self.node or {}).get("like") or self.node or {}
+        pruner = self.name.split(" ")[0] if self.node else None
+        return {"name": self.name, "pruner": pruner, "ratio": node.get("ratio"), "draft": None, "quantization": None}
+
+    def pruner(self, depth: int | None = None, foreign: bool = False) -> Any | None:
+        """Built and, where the model's depth is known, held against it; raises ValueError for what does not fit."""
+        if self.node is None:
+            return None
+        node = dict(self.node)
+        if self.like is not None and depth is not None:
+            node |= matched_budget(node, registry.instantiate(dict(self.like), foreign=foreign), depth)
+        pruner = registry.instantiate(node, foreign=foreign)
+        if depth is not None:
+            pruner.stations(depth)
+        return pruner
+
+
+def expand(config: Mapping[str, Any], typed: Sequence[str], method: str) -> list[Point]:
+    """All points in the order of the tables: baseline, plain controls, the pruner's sweep, swept controls."""
+    config = copy.deepcopy(dict(config))
+    settle(config, typed)
+    sweep, controls = config["sweep"], config["controls"]
+    swept = sweep.get("controls") or {}
+    points = [Point(BASELINE)]
+    points += [Point(name, node) for name, node in controls.items() if name not in swept]
+    points += named_points(method, config["pruner"], sweep.get("pruner") or {})
+    for name, dials in swept.items():
+        points += named_points(name, controls[name], dials, config["pruner"] if name in config["matched"] else None)
+    return list({point.name: point for point in points}.values())  # a keep_all pruner is its own control
+
+
+def named_points(
+    name: str, node: Mapping[str, Any], dials: Mapping[str, Any], like: Mapping[str, Any] | None = None
+) -> Iterator[Point]:
+    """One point per combination of the dials' values."""
+    paths = dict(leaves(dials))
+    for values in itertools.product(*paths.values()):
+        at = tuple(zip(paths, values))
+        title = " ".join([name, *(f"{path.split('.')[-1]}={value}" for path, value in at)])
+        if like is None:
+            yield Point(title, placed(node, at), at)
+        else:
+            yield Point(title, node, at, placed(like, at))
+
+
+def settle(config: dict[str, Any], typed: Sequence[str]) -> None:
+    """Let what was typed decide the sweep, and hold its places against the configuration; changes `config`."""
+    given = [override.lstrip("+~").split("=", 1)[0] for override in typed]
+    for path in [path for path, _ in leaves(config["sweep"])]:
+        value = at_path(config, path, "sweep")
+        if isinstance(value, Mapping):
+            raise ValueError(f"sweep.{path}: {path!r} is no single value; valid under it are {', '.join(value)}")
+        values = at_path(config["sweep"], path, "sweep")
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"sweep.{path}: got {values!r}, valid is a list of values, e.g. sweep.{path}=[0.3, 0.5]")
+        if path in given and f"sweep.{path}" in given:
+            raise ValueError(f"{path} and sweep.{path} were both typed; keep one of them")
+        if path in given:
+            drop(config["sweep"], path)
+        lead = f"pruner.{path.split('.')[-1]}"
+        followed = path.startswith("controls.") and path not in given and f"sweep.{path}" not in given
+        if followed and f"sweep.{lead}" in given:
+            put(config["sweep"], path, at_path(config["sweep"], lead, "sweep"))
+        elif followed and lead in given:
+            put(config["sweep"], path, [at_path(config, lead, "config")])
+
+
+def matched_budget(node: Mapping[str, Any], method: Any, depth: int) -> dict[str, Any]:
+    """The control's budget with which its visual tokens, averaged over the layers, equal the method's."""
+    dials = {"ratio": None, "keep": None, "tokens": None, "mean_tokens": None}
+    if method.budget.mean_tokens is not None:
+        return dials | {"mean_tokens": method.budget.mean_tokens}
+    if method.budget.share is None:
+        raise ValueError("matched: the method's budget is a number of tokens, valid are ratio, keep and mean_tokens")
+    standing, total, before = 1.0, 0.0, 0
+    for layer in (*method.stations(depth), depth):
+        total, before = total + standing * (layer - before), layer
+        standing *= method.budget.share
+    first = registry.instantiate(dict(node)).stations(depth)[0]
+    return dials | {"keep": (total - first) / (depth - first)}

@@ -1,0 +1,106 @@
+"""The one entry: compose the configuration, make the job it names, run it. Alone it lists what there is.
+
+    python -m mmaccel.run                                            the list
+    python -m mmaccel.run +experiment=fastv_sweep                    the main job
+    python -m mmaccel.run model=llava model.path=DIR benchmark=folder benchmark.path=PICS pruner=fastv machine=cuda
+
+Knows Hydra, spellings and exit codes: 0 done, 1 failed, 2 the user's mistake, 130 interrupted. Does not know what a job
+does. Everything that can be refused is refused before anything heavy is imported.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from mmaccel import registry
+from mmaccel.jobs.spelling import check_config, explained, respelled
+from mmaccel.jobs.task import Task
+
+LISTED = ("job", "experiment", "pruner", "benchmark", "model")
+USAGE = """python -m mmaccel.run +experiment=NAME                     one of the experiments below
+python -m mmaccel.run pruner=NAME benchmark=NAME model=NAME  one pruner against the unpruned model
+  sweep.pruner.ratio=[0.3,0.5]   several values in one paired run      pruner.ratio=0.9   only this one
+  benchmark=folder benchmark.path=DIR   your own pictures              model=llava model.path=DIR   your own weights
+  machine=cuda   limit=20   resume=outputs/NAME/TIME   job=doctor      --cfg job   shows the whole configuration"""
+
+
+def main() -> int:
+    arguments = sys.argv[1:]
+    if not arguments:
+        show_list()
+        return 0
+    loud = os.environ.get("HYDRA_FULL_ERROR") == "1" or "debug=true" in arguments
+    before = os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands its errors on, and how they look is decided here
+    try:
+        sys.argv[1:] = respelled(arguments)
+        compose_and_run()
+    except KeyboardInterrupt:
+        print("interrupted; the records so far are kept: the same command with resume=FOLDER goes on", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if loud:
+            raise
+        message, code = explained(error)
+        print(message, file=sys.stderr)
+        return code
+    finally:
+        sys.argv[1:] = arguments
+        os.environ.pop("HYDRA_FULL_ERROR")
+        if before is not None:
+            os.environ["HYDRA_FULL_ERROR"] = before
+    return 0
+
+
+@hydra.main(config_path=str(registry.conf_dir()), config_name="config", version_base="1.3")
+def compose_and_run(config: DictConfig) -> Any:
+    task = task_of(config)
+    check_config(task.config)
+    return registry.instantiate(task.config["job"], foreign=task.foreign).run(task)
+
+
+def task_of(config: DictConfig) -> Task:
+    """What the job is handed, free of Hydra's types."""
+    hydra_config = HydraConfig.get()
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise ValueError("\n".join(f"{key}: a value is needed, e.g. {key}=…" for key in missing))
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    output = Path(plain["output"])
+    if hydra_config.mode == RunMode.MULTIRUN:
+        output = output / str(hydra_config.job.num)
+    own = [source.provider for source in hydra_config.runtime.config_sources]
+    return Task(
+        config=plain,
+        typed=tuple(hydra_config.overrides.task),
+        choices={str(group): str(choice) for group, choice in hydra_config.runtime.choices.items()},
+        output=output,
+        foreign=bool(set(own) - {"hydra", "main", "schema"}),
+    )
+
+
+def show_list(groups: Sequence[str] = LISTED) -> None:
+    """Jobs, experiments, pruners, benchmarks and models, a line each."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.print(USAGE, markup=False)
+    for group in groups:
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
+        for name, line in registry.describe(group).items():
+            table.add_row(name, line)
+        spelled = f"+{group}=" if group == "experiment" else f"{group}="
+        console.print(f"\n[bold]{group}s[/bold]  {spelled}…")
+        console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
