@@ -386,7 +386,12 @@ def speed_verdict(row: Mapping[str, Any]) -> str:
         return "not measured"
     low, high = row["speedup_e2e_ci"]
     word = "net slower" if high < 1 else "faster" if low > 1 else "no speed-up resolved"
-    return f"{row['speedup_e2e']:.2f}× [{low:.2f}, {high:.2f}], {word}"
+    return f"{times(row['speedup_e2e'])}× [{times(low)}, {times(high)}], {word}"
+
+
+def times(ratio: float) -> str:
+    """Two decimals, three where two would read as exactly 1."""
+    return f"{ratio:.2f}" if ratio == 1 or f"{ratio:.2f}" != "1.00" else f"{ratio:.3f}"
 
 
 def points(share: float) -> str:
