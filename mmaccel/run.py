@@ -24,6 +24,7 @@ from mmaccel.jobs.spelling import check_config, explained, respelled
 from mmaccel.jobs.task import Task
 
 LISTED = ("job", "experiment", "pruner", "benchmark", "model")
+STOPPED: list[Exception] = []
 USAGE = """python -m mmaccel.run +experiment=NAME                     one of the experiments below
 python -m mmaccel.run pruner=NAME benchmark=NAME model=NAME  one pruner against the unpruned model
   sweep.pruner.ratio=[0.3,0.5]   several values in one paired run      pruner.ratio=0.9   only this one
@@ -41,7 +42,10 @@ def main() -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands its errors on, and how they look is decided here
     try:
         sys.argv[1:] = respelled(arguments)
+        STOPPED.clear()
         compose_and_run()
+        if STOPPED:
+            raise STOPPED[0]
     except KeyboardInterrupt:
         print("interrupted; the records so far are kept: the same command with resume=FOLDER goes on", file=sys.stderr)
         return 130
@@ -60,10 +64,15 @@ def main() -> int:
 
 
 @hydra.main(config_path=str(registry.conf_dir()), config_name="config", version_base="1.3")
-def compose_and_run(config: DictConfig) -> Any:
-    task = task_of(config)
-    check_config(task.config)
-    return registry.instantiate(task.config["job"], foreign=task.foreign).run(task)
+def compose_and_run(config: DictConfig) -> None:
+    try:
+        task = task_of(config)
+        check_config(task.config)
+        registry.instantiate(task.config["job"], foreign=task.foreign).run(task)
+    except Exception as error:
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            raise  # the launcher, perhaps on another machine, has to hear of it
+        STOPPED.append(error)  # past Hydra, which would print the overrides in front of it
 
 
 def task_of(config: DictConfig) -> Task:

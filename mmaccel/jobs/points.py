@@ -5,14 +5,13 @@ collapses a sweep over it to that value, `sweep.pruner.ratio=[0.3, 0.5]` replace
 they stand at the method's own values.
 """
 
-import copy
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mmaccel import registry
-from mmaccel.jobs.tree import at_path, drop, leaves, placed, put
+from mmaccel.jobs.tree import at_path, leaves, placed
 
 BASELINE = "baseline"
 
@@ -48,52 +47,56 @@ class Point:
 
 def expand(config: Mapping[str, Any], typed: Sequence[str], method: str) -> list[Point]:
     """All points in the order of the tables: baseline, plain controls, the pruner's sweep, swept controls."""
-    config = copy.deepcopy(dict(config))
-    settle(config, typed)
-    sweep, controls = config["sweep"], config["controls"]
-    swept = sweep.get("controls") or {}
+    dials = settled(config, typed)
+    controls = config["controls"]
+    swept = {name: under(dials, f"controls.{name}.") for name in controls}
     points = [Point(BASELINE)]
-    points += [Point(name, node) for name, node in controls.items() if name not in swept]
-    points += named_points(method, config["pruner"], sweep.get("pruner") or {})
-    for name, dials in swept.items():
-        points += named_points(name, controls[name], dials, config["pruner"] if name in config["matched"] else None)
+    points += [Point(name, node) for name, node in controls.items() if not swept[name]]
+    points += named_points(method, config["pruner"], under(dials, "pruner."))
+    for name, own in swept.items():
+        if own:
+            points += named_points(name, controls[name], own, config["pruner"] if name in config["matched"] else None)
     return list({point.name: point for point in points}.values())  # a keep_all pruner is its own control
 
 
 def named_points(
-    name: str, node: Mapping[str, Any], dials: Mapping[str, Any], like: Mapping[str, Any] | None = None
+    name: str, node: Mapping[str, Any], dials: Mapping[str, Sequence[Any]], like: Mapping[str, Any] | None = None
 ) -> Iterator[Point]:
     """One point per combination of the dials' values."""
-    paths = dict(leaves(dials))
-    for values in itertools.product(*paths.values()):
-        at = tuple(zip(paths, values))
+    for values in itertools.product(*dials.values()):
+        at = tuple(zip(dials, values))
         title = " ".join([name, *(f"{path.split('.')[-1]}={value}" for path, value in at)])
-        if like is None:
-            yield Point(title, placed(node, at), at)
-        else:
-            yield Point(title, node, at, placed(like, at))
+        yield Point(title, placed(node, at), at) if like is None else Point(title, node, at, placed(like, at))
 
 
-def settle(config: dict[str, Any], typed: Sequence[str]) -> None:
-    """Let what was typed decide the sweep, and hold its places against the configuration; changes `config`."""
-    given = [override.lstrip("+~").split("=", 1)[0] for override in typed]
-    for path in [path for path, _ in leaves(config["sweep"])]:
+def settled(config: Mapping[str, Any], typed: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """Place → values of the sweep, each held against the configuration, after what was typed has decided."""
+    given = {override.lstrip("+~").split("=", 1)[0] for override in typed}
+    dials: dict[str, Sequence[Any]] = {}
+    for path, values in leaves(config["sweep"]):
         value = at_path(config, path, "sweep")
+        if path.split(".")[0] not in ("pruner", "controls"):
+            raise ValueError(f"sweep.{path}: valid places begin with pruner or controls")
         if isinstance(value, Mapping):
-            raise ValueError(f"sweep.{path}: {path!r} is no single value; valid under it are {', '.join(value)}")
-        values = at_path(config["sweep"], path, "sweep")
+            raise ValueError(f"sweep.{path}: valid are places of a single value under it: {', '.join(value)}")
         if not isinstance(values, list) or not values:
-            raise ValueError(f"sweep.{path}: got {values!r}, valid is a list of values, e.g. sweep.{path}=[0.3, 0.5]")
-        if path in given and f"sweep.{path}" in given:
+            raise ValueError(f"sweep.{path}: got {values!r}, valid is a list, e.g. sweep.{path}=[0.3,0.5]")
+        if {path, f"sweep.{path}"} <= given:
             raise ValueError(f"{path} and sweep.{path} were both typed; keep one of them")
-        if path in given:
-            drop(config["sweep"], path)
         lead = f"pruner.{path.split('.')[-1]}"
-        followed = path.startswith("controls.") and path not in given and f"sweep.{path}" not in given
-        if followed and f"sweep.{lead}" in given:
-            put(config["sweep"], path, at_path(config["sweep"], lead, "sweep"))
-        elif followed and lead in given:
-            put(config["sweep"], path, [at_path(config, lead, "config")])
+        if path in given:
+            values = [value]
+        elif f"sweep.{path}" not in given and path.startswith("controls."):
+            if f"sweep.{lead}" in given:
+                values = at_path(config["sweep"], lead, "sweep")
+            elif lead in given:
+                values = [at_path(config, lead, "config")]
+        dials[path] = values
+    return dials
+
+
+def under(dials: Mapping[str, Sequence[Any]], prefix: str) -> dict[str, Sequence[Any]]:
+    return {path.removeprefix(prefix): values for path, values in dials.items() if path.startswith(prefix)}
 
 
 def matched_budget(node: Mapping[str, Any], method: Any, depth: int) -> dict[str, Any]:

@@ -36,13 +36,6 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
     tree[last] = value
 
 
-def drop(tree: dict[str, Any], path: str) -> None:
-    *above, last = path.split(".")
-    for key in above:
-        tree = tree[key]
-    del tree[last]
-
-
 def placed(node: Mapping[str, Any], at: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """A copy of the node with the swept values in their places."""
     changed = copy.deepcopy(dict(node))

@@ -1,0 +1,88 @@
+"""What is refused before the first point: settings, checkpoints, pictures and pruners that cannot work.
+
+Reads small files only until `picture_reaches`, which runs the loaded model twice on one sample.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+
+from mmaccel import registry
+from mmaccel.benchmarks.base import Benchmark, Sample
+from mmaccel.jobs.points import Point
+from mmaccel.jobs.sample import conversation
+from mmaccel.models.checkpoint import checkpoint
+from mmaccel.models.fit import check_fit
+from mmaccel.models.inputs import Processor
+
+FROM_MACHINE = ("dtype", "device", "attention")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a run needs and that stood the checks. model: its node, with the machine's settings filled in."""
+
+    benchmark: Benchmark
+    size: int
+    model: Mapping[str, Any]
+    pruners: Mapping[str, Any]
+
+
+def checked_plan(config: Mapping[str, Any], points: list[Point], foreign: bool) -> Plan:
+    """Raises ValueError, naming what was given and what is valid, for whatever cannot work."""
+    for point in points:
+        point.pruner(foreign=foreign)  # budgets out of range, before any file is read
+    benchmark = registry.instantiate(config["benchmark"], foreign=foreign)
+    size = limited(benchmark, config["limit"])
+    model = model_node(config)
+    found = checkpoint(model["path"], model.get("revision"))
+    processor = Processor.load(found.folder, trust_remote_code=bool(model.get("trust_remote_code")))
+    depth = processor.layout.config.get_text_config().num_hidden_layers
+    pruners = {point.name: point.pruner(depth, foreign) for point in points}
+    sample = benchmark[0]
+    inputs = processor.inputs([conversation(sample.image, sample.turns, [""] * (len(sample.turns) - 1))])
+    visual = inputs.visual_tokens[0]
+    most = config["sampler"].get("max_new_tokens") or benchmark.max_new_tokens
+    check_fit(
+        model["path"], dtype=model["dtype"], device=model["device"], visual_tokens=visual,
+        text_tokens=inputs.prompt_tokens[0] - visual, max_new_tokens=most,
+        quantization=model.get("quantization"), revision=model.get("revision"),
+    )  # fmt: skip
+    return Plan(benchmark, size, model, pruners)
+
+
+def model_node(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The model's yaml; where it leaves dtype, device or attention open, the machine's."""
+    node, machine = dict(config["model"]), config["machine"]
+    for name in FROM_MACHINE:
+        if node.get(name) is None:
+            node[name] = machine[name]
+    return node
+
+
+def limited(benchmark: Benchmark, limit: int | None) -> int:
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise ValueError(f"limit: got {limit!r}, valid are null and whole numbers from 1 on")
+    if not len(benchmark):
+        raise ValueError(f"benchmark {benchmark.name}: no sample is left after its filters")
+    return len(benchmark) if limit is None else min(limit, len(benchmark))
+
+
+@torch.no_grad()
+def picture_reaches(vlm: Any, sample: Sample) -> None:
+    """Raises where the picture and a grey one of its size give the same first-token logits."""
+    grey = Image.new("RGB", sample.image.size, (127, 127, 127))
+    if sample.image.convert("RGB").tobytes() == grey.tobytes():
+        grey = Image.new("RGB", sample.image.size, (0, 0, 0))
+    seen, unseen = (
+        vlm.model(**vlm.inputs([conversation(image, sample.turns, [])]), logits_to_keep=1).logits[0, -1]
+        for image in (sample.image, grey)
+    )  # [V]
+    if torch.equal(seen, unseen):
+        raise ValueError(
+            f"the picture does not reach the model: sample {sample.id!r} and a plain grey picture give the same "
+            "first-token logits. Check that processor and weights are of one checkpoint (image token, chat template)"
+        )

@@ -1,0 +1,120 @@
+"""One sample through all points: the order, the records, what is repeated after a kill and what is not.
+
+The order rotates with the sample, so that no point always comes first. A bad sample becomes error records and the run
+goes on. Where the benchmark has no answer the score is agreement with the unpruned reply: records that come before the
+baseline's in the rotation wait for it, so that every line on the disk is whole.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mmaccel.benchmarks.base import Sample
+from mmaccel.jobs.gate import Plan
+from mmaccel.jobs.pictures import save_pictures
+from mmaccel.jobs.points import BASELINE, Point
+from mmaccel.jobs.sample import Asker, conversation
+from mmaccel.measure.record import RunFolder
+
+HOPELESS = 3  # samples without one good record, from the start: then the fault is not the samples'
+
+
+class Paired:
+    def __init__(self, asker: Asker, plan: Plan, folder: RunFolder, warmup: int, maps: int) -> None:
+        self.asker, self.plan, self.folder, self.warmup, self.maps = asker, plan, folder, warmup, maps
+        self.done = {(r["point"], r["sample"], r["turn"]): r for r in folder.records()}
+        self.good = any(not record["error"] for record in self.done.values())
+        self.warm: set[tuple[str, int]] = set()
+        self.samples_seen = 0
+
+    def sample(self, index: int, points: Sequence[Point]) -> Iterator[dict[str, Any]]:
+        """The new records, each on the disk when it is yielded."""
+        try:
+            sample = self.plan.benchmark[index]
+        except (ValueError, OSError, SyntaxError) as error:  # a picture whose header was right and whose rest is not
+            sample = Sample(f"#{index}", "unreadable", None, ("",), (None,))  # type: ignore[arg-type]
+            for point in points:
+                yield from self.write(point, self.failed(sample, 0, error))
+            return
+        held: list[tuple[Point, dict[str, Any]]] = []
+        start = index % len(points)
+        for point in [*points[start:], *points[:start]]:
+            for record in self.turns(point, sample, index):
+                key = (BASELINE, sample.id, record["turn"])
+                if waits(record) and point.name != BASELINE and key not in self.done:
+                    held.append((point, record))
+                else:
+                    yield from self.write(point, record)
+        for point, record in held:
+            yield from self.write(point, record)
+        self.stop_if_hopeless()
+
+    def turns(self, point: Point, sample: Sample, index: int) -> Iterator[dict[str, Any]]:
+        """The turns of one point that are not on the disk yet; after a failed turn the later ones fail with it."""
+        said: list[str] = []
+        broken: Exception | None = None
+        for turn in range(len(sample.turns)):
+            stored = self.done.get((point.name, sample.id, turn))
+            if stored is not None:
+                said.append(stored["prediction"] or "")
+                broken = broken or (RuntimeError(stored["error"]) if stored["error"] else None)
+                continue
+            try:
+                if broken is not None:
+                    raise RuntimeError(f"an earlier turn failed: {broken}")
+                record = self.request(point, sample, said, index)
+            except Exception as error:  # whatever a picture or a kernel does to one request, the others are measured
+                broken = broken or error
+                record = self.failed(sample, turn, error)
+            said.append(record["prediction"] or "")
+            yield record
+
+    def request(self, point: Point, sample: Sample, said: Sequence[str], index: int) -> dict[str, Any]:
+        pruner = self.plan.pruners[point.name]
+        self.warm_up(point, pruner, sample, said)
+        measured, event = self.asker.ask(pruner, sample, said)
+        score = dict(self.plan.benchmark.score(sample, [*said, measured["prediction"]]))
+        if index < self.maps and not said:
+            save_pictures(self.folder, sample, point.name, event, self.asker.seen(sample))
+        return self.known(sample, len(said)) | measured | {"parsed": score.pop("parsed", None), "score": score}
+
+    def warm_up(self, point: Point, pruner: Any, sample: Sample, said: Sequence[str]) -> None:
+        """Throw away the first requests of a new shape: their kernels and buffers are made then."""
+        inputs = self.asker.vlm.inputs([conversation(sample.image, sample.turns, said)])
+        shape = (point.name, inputs.visual_tokens[0])
+        if shape not in self.warm:
+            for _ in range(self.warmup):
+                self.asker.ask(pruner, sample, said, limit=2)
+            self.warm.add(shape)
+
+    def known(self, sample: Sample, turn: int) -> dict[str, Any]:
+        return {
+            "sample": sample.id, "turn": turn, "benchmark": self.plan.benchmark.name, "kind": sample.kind,
+            "question": sample.turns[turn], "reference": sample.reference[turn], "image": dict(sample.facts),
+        }  # fmt: skip
+
+    def failed(self, sample: Sample, turn: int, error: Exception) -> dict[str, Any]:
+        return self.known(sample, turn) | {"prediction": None, "error": f"{type(error).__name__}: {error}"}
+
+    def write(self, point: Point, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        record = {"point": point.name, "error": None} | record
+        key = (point.name, record["sample"], record["turn"])
+        if key in self.done:
+            return
+        base = record if point.name == BASELINE else self.done.get((BASELINE, *key[1:]))
+        if waits(record) and base is not None and not base.get("error"):
+            record["score"] |= {"correct": float(record["parsed"] == base["parsed"]), "agreement": True}
+        self.folder.append(record)
+        self.done[key] = record
+        self.good = self.good or not record["error"]
+        yield record
+
+    def stop_if_hopeless(self) -> None:
+        self.samples_seen += 1
+        if not self.good and self.samples_seen >= min(HOPELESS, self.plan.size):
+            last = next(reversed(self.done.values()))["error"]
+            raise RuntimeError(f"no request of the first {self.samples_seen} samples succeeded; the last said: {last}")
+
+
+def waits(record: dict[str, Any]) -> bool:
+    """Whether the score is left to the agreement with the unpruned reply."""
+    return not record.get("error") and record["reference"] is None and record["score"].get("correct") is None

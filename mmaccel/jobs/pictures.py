@@ -1,0 +1,59 @@
+"""The pictures of a run folder: each shown sample, and where its tokens survived at a point.
+
+Knows events, which part of a picture an image processor hands on, and the run folder's names. How a map looks is
+report/overlay.py's.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from PIL import Image
+
+from mmaccel.benchmarks.base import Box, Sample
+from mmaccel.jobs.facts import cells, survivors
+from mmaccel.measure.record import RunFolder
+from mmaccel.report.overlay import survival_map
+
+LONGEST = 512  # a page of pictures stays a page
+WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
+
+
+def save_pictures(folder: RunFolder, sample: Sample, point: str, event: Any | None, seen: Box) -> None:
+    """The sample's picture once, and this point's survival map where the picture is one plain grid of tokens."""
+    if not folder.picture(sample.id).exists():
+        shown = sample.image.convert("RGB")
+        shown.thumbnail((LONGEST, LONGEST))
+        shown.save(folder.picture(sample.id))
+    placed = cells(event) if event is not None and event.stops else None
+    if placed is not None:
+        yx, grid = placed
+        sides = (*sample.image.size, *sample.image.size)
+        under = sample.image.crop(tuple(round(part * side) for part, side in zip(seen, sides)))  # type: ignore[arg-type]
+        kept = [[tuple(cell) for cell in yx[stands].tolist()] for stands in survivors(event)]
+        survival_map(under, grid, kept).save(folder.picture(sample.id, point))
+
+
+def seen_box(image: Image.Image, processor: Any) -> Box:
+    """The part of the picture that reaches the tower, in fractions: a centre crop where the processor cuts one."""
+    size, crop = getattr(processor, "size", None) or {}, getattr(processor, "crop_size", None) or {}
+    shortest = size.get("shortest_edge")
+    if not getattr(processor, "do_center_crop", False) or not shortest or not crop:
+        return WHOLE
+    width, height = image.size
+    scale = shortest / min(width, height)
+    across, down = min(1.0, crop["width"] / (width * scale)), min(1.0, crop["height"] / (height * scale))
+    return ((1 - across) / 2, (1 - down) / 2, (1 + across) / 2, (1 + down) / 2)
+
+
+def within(boxes: Sequence[Box], seen: Box) -> list[Box]:
+    """The boxes in fractions of the seen part; what lies outside of it is cut away."""
+    left, top, right, bottom = seen
+
+    def across(x: float) -> float:
+        return min(1.0, max(0.0, (x - left) / (right - left)))
+
+    def down(y: float) -> float:
+        return min(1.0, max(0.0, (y - top) / (bottom - top)))
+
+    moved = [(across(a), down(b), across(c), down(d)) for a, b, c, d in boxes]
+    return [(a, b, c, d) for a, b, c, d in moved if a < c and b < d]

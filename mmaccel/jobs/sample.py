@@ -1,0 +1,116 @@
+"""One request: a sample's turn through one point, timed from the picture's bytes to the last token, as one record.
+
+Knows a loaded VLM, attach and the decoding loop. Does not know which points there are, nor where records go.
+A later turn is a new request that carries the whole conversation, as a server without a session sees it.
+"""
+
+import hashlib
+import io
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from PIL import Image
+
+from mmaccel.attach import attach
+from mmaccel.benchmarks.base import Benchmark, Box, Sample
+from mmaccel.decoding.speculate import Speculate
+from mmaccel.jobs.facts import account, evidence
+from mmaccel.jobs.pictures import seen_box, within
+from mmaccel.jobs.timing import counters, timed_features, timings
+from mmaccel.measure.clock import Clock
+from mmaccel.measure.cost import Geometry
+
+
+@dataclass
+class Asker:
+    """sampler: what generate is given. The point's pruner is attached for the request alone."""
+
+    vlm: Any
+    benchmark: Benchmark
+    sampler: Mapping[str, Any]
+    seed: int = 0
+    geometry: Geometry = field(init=False)
+    weights_mb: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.geometry = Geometry.of(self.vlm.model.config)
+        self.weights_mb = sum(p.numel() * p.element_size() for p in self.vlm.model.parameters()) / 1e6
+        self.device = self.vlm.model.device
+
+    def ask(
+        self, pruner: Any | None, sample: Sample, said: Sequence[str], limit: int | None = None
+    ) -> tuple[dict[str, Any], Any]:
+        """(the record's measured part, the pruning event) of the turn that follows the replies in `said`."""
+        data, clock = as_bytes(sample.image), Clock(self.device)
+        speculate = Speculate(tokenizer=self.vlm.tokenizer, seed=self.draw(sample, len(said)))
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        with timed_features(self.vlm.model, clock) as entered, attached(self.vlm.model, pruner) as events:
+            began = time.perf_counter()
+            with clock.stage("preprocess"):
+                inputs = self.vlm.inputs([conversation(Image.open(io.BytesIO(data)), sample.turns, said)])
+            sequences = self.vlm.model.generate(**inputs, **self.options(limit), custom_generate=speculate)
+            ids = sequences[0, inputs["input_ids"].shape[1] :].tolist()
+            text = self.vlm.tokenizer.decode(ids, skip_special_tokens=True).strip()
+            ended = time.perf_counter()
+        if pruner is not None and not events:
+            raise RuntimeError("the pruner never fired: no forward of this request brought a picture to its stations")
+        event, stats = (events[0] if events else None), speculate.stats
+        book, tokens = account(self.geometry, inputs.prompt_tokens[0], inputs.visual_tokens[0], event, len(ids))
+        times = {"began": began, "ended": ended, "vision": entered[0] if entered else None}
+        boxes = within(sample.region[len(said)], self.seen(sample)) if len(sample.region) > len(said) else ()
+        return {
+            "prediction": text, "ids": ids, "finish": stats.finish[0], "tokens": tokens,
+            "kv_fraction": book.kv_fraction, "mac_fraction": book.mac_fraction,
+            **timings(clock.ms(), event, stats, times, len(ids)),
+            "memory_mb": self.memory(book), "spec": counters(stats), "evidence": evidence(event, boxes),
+            "prompt_hash": inputs.prompt_hash[0], "processor_hash": self.vlm.processor.hash,
+        }, event  # fmt: skip
+
+    def seen(self, sample: Sample) -> Box:
+        return seen_box(sample.image, self.vlm.processor.image_processor)
+
+    def options(self, limit: int | None) -> dict[str, Any]:
+        given = {key: value for key, value in self.sampler.items() if value is not None}
+        most = given.pop("max_new_tokens", self.benchmark.max_new_tokens)
+        return given | {"max_new_tokens": min(most, limit) if limit else most}
+
+    def draw(self, sample: Sample, turn: int) -> int:
+        """The same dice for every point of a sample, other dice for every sample."""
+        digest = hashlib.sha256(f"{self.seed}/{sample.id}/{turn}".encode()).digest()
+        return int.from_bytes(digest[:4], "big")
+
+    def memory(self, book: Any) -> dict[str, float | None]:
+        value_bytes = next(iter(self.vlm.model.parameters())).element_size()
+        cuda = self.device.type == "cuda"
+        peak = torch.cuda.max_memory_allocated(self.device) / 1e6 if cuda else None  # the processor's cannot be reset
+        return {"weights": self.weights_mb, "kv": book.kv_bytes(value_bytes) / 1e6, "vision_cache": None, "peak": peak}
+
+
+def conversation(image: Image.Image, turns: Sequence[str], said: Sequence[str]) -> list[dict[str, Any]]:
+    """The messages up to the next user turn; the picture stands in the first."""
+    messages: list[dict[str, Any]] = []
+    for at, turn in enumerate(turns[: len(said) + 1]):
+        picture = [{"type": "image", "image": image}] if at == 0 else []
+        messages.append({"role": "user", "content": [*picture, {"type": "text", "text": turn}]})
+        if at < len(said):
+            messages.append({"role": "assistant", "content": [{"type": "text", "text": said[at]}]})
+    return messages
+
+
+def as_bytes(image: Image.Image) -> bytes:
+    """The picture as it would come over the wire, so that decoding it is part of every request's time; lossless."""
+    stream = io.BytesIO()
+    image.convert("RGB").save(stream, "PNG", compress_level=1)
+    return stream.getvalue()
+
+
+@contextmanager
+def attached(model: Any, pruner: Any | None) -> Iterator[list[Any]]:
+    """The events of the block; the baseline has nothing attached at all."""
+    with nullcontext() if pruner is None else attach(model, pruner) as attachment:
+        yield [] if attachment is None else attachment.events
