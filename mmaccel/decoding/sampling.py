@@ -42,6 +42,7 @@ class Committed:
     def __init__(self, prompt: Tensor) -> None:
         self.prompt = prompt
         self.new: list[list[int]] = [[] for _ in range(len(prompt))]
+        self.running = [True] * len(prompt)
         self._copy = prompt  # [B, ≥ N + longest new]
         self._copied = [0] * len(prompt)
 
@@ -90,15 +91,19 @@ class Sampler:
         if all(isinstance(processor, IGNORES_IDS) for processor in self.processors):
             flat = logits.flatten(0, 1)
             return self._process(prefix.prompt.new_empty(len(flat), 0), flat).view_as(logits)
-        scores = torch.empty_like(logits)
-        for members in _by_length(draft, prefix).values():
-            row, node = zip(*[(row, node) for row, node, _ in members])
-            ids = torch.stack([_ids(prefix, row, path) for row, _, path in members])  # [g, n]
-            scores[row, node] = self._process(ids, logits[row, node])
+        scores = logits.clone()
+        for (length, _), nodes in _calls(draft, prefix).items():
+            ids = prefix.prompt.new_zeros(len(logits), length)  # [B, n] a row without such a node is not read
+            for row, (_, path) in nodes.items():
+                ids[row] = torch.cat([prefix.row(row), ids.new_tensor(path)]) if path else prefix.row(row)
+            at = [nodes[row][0] if row in nodes else 0 for row in range(len(logits))]
+            processed = self._process(ids, logits[range(len(logits)), at])  # [B, V]
+            rows = list(nodes)
+            scores[rows, [at[row] for row in rows]] = processed[rows]
         return scores
 
     def _process(self, ids: Any, logits: Any) -> Tensor:
-        return self.processors(ids, logits)  # ids [g, n], logits [g, V]
+        return self.processors(ids, logits)  # ids [B, n], logits [B, V]
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """[…, V] the law tokens are drawn from; temperature 0 puts everything on the best."""
@@ -121,19 +126,21 @@ class Sampler:
         return torch.rand(tuple(shape), generator=self.generator, device=device)
 
 
-def _by_length(draft: Draft, prefix: Committed) -> dict[int, list[tuple[int, int, list[int]]]]:
-    """length → (row, node, tokens below the committed ones). This asks the host for the draft: one more sync."""
-    groups: dict[int, list[tuple[int, int, list[int]]]] = defaultdict(list)
+def _calls(draft: Draft, prefix: Committed) -> dict[tuple[int, int], dict[int, tuple[int, list[int]]]]:
+    """(length of the ids, turn) → row → (node, tokens below the committed ones), for the rows still running.
+
+    Processors may hold something per row of the batch, so each call carries one node of every row, in the batch's
+    order. This asks the host for the draft: one more synchronisation.
+    """
+    calls: dict[tuple[int, int], dict[int, tuple[int, list[int]]]] = defaultdict(dict)
     tokens, parents = draft.tokens.tolist(), draft.parent.tolist()
-    for row in range(len(prefix.new)):
+    for row in (row for row, running in enumerate(prefix.running) if running):
         paths: list[list[int]] = [[]]
+        turns: dict[int, int] = defaultdict(int)
         for token, parent in zip(tokens[row], parents[row]):
-            paths.append(paths[max(parent, -1) + 1] + [token])
+            paths.append([*paths[max(parent, -1) + 1], token])
         for node, path in enumerate(paths):
-            groups[prefix.length(row) + len(path)].append((row, node, path))
-    return groups
-
-
-def _ids(prefix: Committed, row: int, path: list[int]) -> Tensor:
-    own = prefix.row(row)
-    return torch.cat([own, own.new_tensor(path)]) if path else own
+            length = prefix.length(row) + len(path)
+            calls[length, turns[length]][row] = (node, path)
+            turns[length] += 1
+    return calls

@@ -64,11 +64,11 @@ class Speculate:
         generation_config: GenerationConfig,
         **model_kwargs: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
-        _refuse(model, generation_config)
+        _refuse(model, generation_config, self.head)
         sampler = Sampler(logits_processor, bool(generation_config.do_sample), self._generator(input_ids))
         committed = Committed(input_ids)
         stopping = Stopping(stopping_criteria, committed, self.tokenizer, self.stop_strings)
-        target = Verifier(model, model_kwargs, len(input_ids), self.head.shape)
+        target = Verifier(model, model_kwargs, committed.running, self.head.shape)
         stream = Stream(self.streamer, committed, _pad(generation_config))
         self.stats = Stats(finish=[None] * len(input_ids))
         stream.prompt()
@@ -95,22 +95,22 @@ class Speculate:
         logits = target.prefill(committed.prompt, generation_config)
         draft = Draft.empty(target.rows, logits.device)
         _, token = accept(draft, logits, sampler, committed)
-        self._emit(draft, draft.tokens, token, committed, stopping, target.running)
+        self._emit(draft, draft.tokens, token, committed, stopping)
         stats.first_token_at = time.perf_counter()
         stats.prefill_ms = 1000 * (stats.first_token_at - began)
-        stream.put(target.running)
+        stream.put()
         state = head.start(Target.of(target.model), target.rows)
         head.observe(state, target.prompt)
-        while any(target.running):
+        while any(committed.running):
             began = time.perf_counter()
-            limit = max(stopping.room(row) for row, running in enumerate(target.running) if running) - 1
+            limit = max(stopping.room(row) for row, running in enumerate(committed.running) if running) - 1
             draft = head.propose(state, token, target.position, limit, sampler)
             logits = target.verify(token, draft)
             path, token = accept(draft, logits, sampler, committed)
-            kept = self._emit(draft, path, token, committed, stopping, target.running, step=True)
+            kept = self._emit(draft, path, token, committed, stopping, step=True)
             head.observe(state, target.commit(path, kept))
             stats.step_ms.append(1000 * (time.perf_counter() - began))
-            stream.put(target.running)
+            stream.put()
 
     def _emit(
         self,
@@ -119,14 +119,13 @@ class Speculate:
         token: Tensor,
         committed: Committed,
         stopping: Stopping,
-        running: list[bool],
         step: bool = False,
     ) -> list[int]:
         """Appends what each running row says now, marks rows that end, and returns how many tokens each row said."""
         said, offered, nodes = _to_host(draft, path, token)  # the step's one synchronisation
         kept = [0] * len(said)
         for row, fresh in enumerate(said):
-            if not running[row]:
+            if not committed.running[row]:
                 continue
             room = stopping.room(row)
             tokens, finish = stopping.cut(row, fresh)
@@ -135,7 +134,7 @@ class Speculate:
             if step:
                 self.stats.count(len(tokens), min(len(fresh) - 1, len(tokens)), min(offered[row], room), nodes[row])
             if finish:
-                running[row], self.stats.finish[row] = False, finish
+                committed.running[row], self.stats.finish[row] = False, finish
         return kept
 
     def _generator(self, input_ids: Tensor) -> Generator | None:
@@ -152,12 +151,12 @@ class Stream:
         if self.streamer is not None:
             self.streamer.put(self.committed.prompt.cpu())
 
-    def put(self, running: list[bool]) -> None:
+    def put(self) -> None:
         """Sends every column [B] that all running rows have reached."""
         if self.streamer is None:
             return
         new = self.committed.new
-        reached = [len(tokens) for tokens, on in zip(new, running) if on]
+        reached = [len(tokens) for tokens, running in zip(new, self.committed.running) if running]
         ready = min(reached) if reached else max(map(len, new))
         for at in range(self.sent, ready):
             self.streamer.put(torch.tensor([tokens[at] if at < len(tokens) else self.pad for tokens in new]))
@@ -184,7 +183,7 @@ def _pad(generation_config: GenerationConfig) -> int:
     return 0 if pad is None else int(pad)
 
 
-def _refuse(model: Any, config: GenerationConfig) -> None:
+def _refuse(model: Any, config: GenerationConfig, head: DraftHead) -> None:
     if (config.num_beams or 1) > 1:
         raise ValueError(f"num_beams: got {config.num_beams}, valid with Speculate is 1 (beams are the library's own)")
     if config.get_generation_mode() not in MODES:
@@ -193,6 +192,9 @@ def _refuse(model: Any, config: GenerationConfig) -> None:
         raise ValueError(f"{type(model).__name__}: is an encoder-decoder, valid with Speculate are decoder-only models")
     if config.use_cache is False:
         raise ValueError("use_cache: got False, valid with Speculate is True")
+    if config.guidance_scale not in (None, 1) and head.shape != "none":
+        got = config.guidance_scale
+        raise ValueError(f"guidance_scale: got {got}, valid with a draft is 1 (guidance keeps a cache of its own)")
     asked = [name for name in NOT_RETURNED if getattr(config, name, False)]
     if config.return_dict_in_generate and asked:
         raise ValueError(f"got {asked} with return_dict_in_generate; Speculate returns sequences and the cache alone")

@@ -24,10 +24,10 @@ class Verifier:
     position: [B, 1] or [axes, B, 1] of the next column.
     """
 
-    def __init__(self, model: Any, model_kwargs: dict[str, Any], rows: int, shape: str) -> None:
-        self.model, self.rows, self.shape = model, rows, shape
-        self.given = model_kwargs
-        self.running = [True] * rows
+    def __init__(self, model: Any, model_kwargs: dict[str, Any], running: list[bool], shape: str) -> None:
+        """running: which rows have not ended, kept up to date by the caller."""
+        self.model, self.running, self.shape = model, running, shape
+        self.given, self.rows = model_kwargs, len(running)
         if model_kwargs.get("position_ids") is None:
             raise ValueError(f"{type(model).__name__}: got no position_ids, valid are models whose forward takes them")
         self.additive = _additive(model, shape)
