@@ -306,6 +306,27 @@ def test_pool_on_what_is_no_rectangle_stays_within_its_budget():
     assert walk(Pool(layer=0, tokens=22), rest)[1].column.equal(rest.column)
 
 
+def test_pool_cuts_the_box_of_what_stands():
+    """With the upper half gone, the lower half is pooled as a picture of its own."""
+    station = station_of([[1, (6, 4), 2]])
+    station.alive = station.alive & ~(station.visual & (station.grid[..., 3] < 3))
+    station.visual = station.visual & station.alive
+    into = Pool(keep=1 / 3).select(station).into[0]
+    cells = [into[13 + 4 * y + x].item() for y in range(3) for x in range(4)]
+    assert largest_grid(3, 4, 4) == (2, 2)
+    assert cells == [13, 13, 15, 15, 13, 13, 15, 15, 21, 21, 23, 23]
+
+
+def test_what_receives_only_itself_is_untouched_whatever_its_mass():
+    station = station_of([[1, (6, 4), 2]])
+    mass = torch.full_like(station.mass, 3.0)
+    own = torch.arange(station.ids.shape[1])[None]
+    assert not (station.hidden * 3 / 3).equal(station.hidden)
+    hidden, after = merge(station.hidden, mass, own)
+    assert hidden.equal(station.hidden)
+    assert after.equal(mass)
+
+
 @pytest.mark.parametrize(
     ("h", "w", "tokens", "grid"),
     [(24, 24, 288, (16, 18)), (24, 24, 23, (4, 5)), (24, 24, 1, (1, 1)), (24, 24, 576, (24, 24)), (1, 10, 3, (1, 3)),
