@@ -26,7 +26,7 @@ Conversation = Sequence[Message]
 PICTURE_LIMIT = 89_478_485  # pixels; Pillow's own decompression-bomb line, where it only warns
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Inputs(Mapping[str, Tensor]):
     """A mapping of what the model takes: `model.generate(**inputs)`. Rows are padded on the left."""
 
@@ -289,13 +289,14 @@ def prepared(image: Any, limit: int, where: str) -> Image.Image:
 
 def image_token(config: Any, tokenizer: Any) -> str:
     """The token of the config's image_token_id; a tokenizer of another checkpoint shows here."""
-    token = tokenizer.convert_ids_to_tokens(config.image_token_id) if config.image_token_id < len(tokenizer) else None
-    if token is None or tokenizer.encode(token, add_special_tokens=False) != [config.image_token_id]:
+    token = config.image_token_id
+    if token not in tokenizer.added_tokens_decoder:
+        there = tokenizer.convert_ids_to_tokens(token) if token < len(tokenizer) else None
         raise ValueError(
-            f"config.json gives image token {config.image_token_id}, the tokenizer ({len(tokenizer)} tokens) has "
-            f"{token!r} there, which is no single special token: tokenizer and model are not of the same checkpoint"
+            f"config.json gives image token {token}, the tokenizer ({len(tokenizer)} tokens) has {there!r} there, "
+            "which is no special token: tokenizer and model are not of the same checkpoint"
         )
-    return token
+    return tokenizer.added_tokens_decoder[token].content
 
 
 def chat_template(folder: Path, written: Mapping[str, Any], tokenizer: Any) -> str | None:

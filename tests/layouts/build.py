@@ -53,6 +53,9 @@ def llama(vocabulary: int) -> Tokenizer:
         vocab_size=vocabulary, special_tokens=reserved, max_token_length=8, show_progress=False
     )
     tokenizer.train_from_iterator([word for line in TEXT for word in line.replace(" ", "\0 ").split("\0")], trainer)
+    plain = json.loads(tokenizer.to_str())
+    plain["added_tokens"] = plain["added_tokens"][:3]  # the bytes are ordinary entries of the vocabulary
+    tokenizer = Tokenizer.from_str(json.dumps(plain))
     tokenizer.post_processor = processors.TemplateProcessing("<s> $A", "<s> $A <s> $B", [("<s>", 1)])
     return tokenizer
 
