@@ -24,12 +24,17 @@ from mmaccel.jobs.spelling import check_config, explained, respelled
 from mmaccel.jobs.task import Task
 
 LISTED = ("job", "experiment", "pruner", "benchmark", "model")
+LOG_WIDTH = 160
 STOPPED: list[Exception] = []
-USAGE = """python -m mmaccel.run +experiment=NAME                     one of the experiments below
+USAGE = """python -m mmaccel.run +experiment=NAME                       one of the experiments below
 python -m mmaccel.run pruner=NAME benchmark=NAME model=NAME  one pruner against the unpruned model
-  sweep.pruner.ratio=[0.3,0.5]   several values in one paired run      pruner.ratio=0.9   only this one
-  benchmark=folder benchmark.path=DIR   your own pictures              model=llava model.path=DIR   your own weights
-  machine=cuda   limit=20   resume=outputs/NAME/TIME   job=doctor      --cfg job   shows the whole configuration"""
+  sweep.pruner.ratio=[0.3,0.5]           several values in one paired run
+  pruner.ratio=0.9                       this value only
+  model=llava model.path=DIR             your own weights
+  benchmark=folder benchmark.path=DIR    your own pictures
+  machine=cuda  limit=20  job=doctor     a GPU, the first 20 samples, what works here
+  resume=outputs/NAME/TIME               a stopped run goes on
+  --cfg job                              prints the whole configuration"""
 
 
 def main() -> int:
@@ -101,9 +106,13 @@ def show_list(groups: Sequence[str] = LISTED) -> None:
     from rich.table import Table
 
     console = Console(highlight=False)
-    console.print(USAGE, markup=False)
+    if not console.is_terminal:
+        console.width = LOG_WIDTH
+    console.print(USAGE, markup=False, soft_wrap=True)
     for group in groups:
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, overflow="ellipsis")
         for name, line in registry.describe(group).items():
             table.add_row(name, line)
         spelled = f"+{group}=" if group == "experiment" else f"{group}="

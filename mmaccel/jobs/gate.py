@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from PIL import Image
 
 from mmaccel import registry
 from mmaccel.benchmarks.base import Benchmark, Sample
+from mmaccel.benchmarks.wire import blank_like
 from mmaccel.jobs.points import Point
 from mmaccel.jobs.sample import conversation
 from mmaccel.models.checkpoint import checkpoint
@@ -74,12 +74,9 @@ def limited(benchmark: Benchmark, limit: int | None) -> int:
 @torch.no_grad()
 def picture_reaches(vlm: Any, sample: Sample) -> None:
     """Raises where the picture and a grey one of its size give the same first-token logits."""
-    grey = Image.new("RGB", sample.image.size, (127, 127, 127))
-    if sample.image.convert("RGB").tobytes() == grey.tobytes():
-        grey = Image.new("RGB", sample.image.size, (0, 0, 0))
     seen, unseen = (
         vlm.model(**vlm.inputs([conversation(image, sample.turns, [])]), logits_to_keep=1).logits[0, -1]
-        for image in (sample.image, grey)
+        for image in (sample.image, blank_like(sample.image))
     )  # [V]
     if torch.equal(seen, unseen):
         raise ValueError(

@@ -7,8 +7,6 @@ report/overlay.py's.
 from collections.abc import Sequence
 from typing import Any
 
-from PIL import Image
-
 from mmaccel.benchmarks.base import Box, Sample
 from mmaccel.jobs.facts import cells, survivors
 from mmaccel.measure.record import RunFolder
@@ -33,7 +31,7 @@ def save_pictures(folder: RunFolder, sample: Sample, point: str, event: Any | No
         survival_map(under, grid, kept).save(folder.picture(sample.id, point))
 
 
-def seen_box(image: Image.Image, processor: Any) -> Box:
+def seen_box(image: Any, processor: Any) -> Box:
     """The part of the picture that reaches the tower, in fractions: a centre crop where the processor cuts one."""
     size, crop = getattr(processor, "size", None) or {}, getattr(processor, "crop_size", None) or {}
     shortest = size.get("shortest_edge")

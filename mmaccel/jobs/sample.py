@@ -5,7 +5,6 @@ A later turn is a new request that carries the whole conversation, as a server w
 """
 
 import hashlib
-import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -13,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from PIL import Image
 
 from mmaccel.attach import attach
 from mmaccel.benchmarks.base import Benchmark, Box, Sample
+from mmaccel.benchmarks.wire import as_bytes, from_bytes
 from mmaccel.decoding.speculate import Speculate
 from mmaccel.jobs.facts import account, evidence
 from mmaccel.jobs.pictures import seen_box, within
@@ -52,7 +51,7 @@ class Asker:
         with timed_features(self.vlm.model, clock) as entered, attached(self.vlm.model, pruner) as events:
             began = time.perf_counter()
             with clock.stage("preprocess"):
-                inputs = self.vlm.inputs([conversation(Image.open(io.BytesIO(data)), sample.turns, said)])
+                inputs = self.vlm.inputs([conversation(from_bytes(data), sample.turns, said)])
             sequences = self.vlm.model.generate(**inputs, **self.options(limit), custom_generate=speculate)
             ids = sequences[0, inputs["input_ids"].shape[1] :].tolist()
             text = self.vlm.tokenizer.decode(ids, skip_special_tokens=True).strip()
@@ -91,7 +90,7 @@ class Asker:
         return {"weights": self.weights_mb, "kv": book.kv_bytes(value_bytes) / 1e6, "vision_cache": None, "peak": peak}
 
 
-def conversation(image: Image.Image, turns: Sequence[str], said: Sequence[str]) -> list[dict[str, Any]]:
+def conversation(image: Any, turns: Sequence[str], said: Sequence[str]) -> list[dict[str, Any]]:
     """The messages up to the next user turn; the picture stands in the first."""
     messages: list[dict[str, Any]] = []
     for at, turn in enumerate(turns[: len(said) + 1]):
@@ -100,13 +99,6 @@ def conversation(image: Image.Image, turns: Sequence[str], said: Sequence[str]) 
         if at < len(said):
             messages.append({"role": "assistant", "content": [{"type": "text", "text": said[at]}]})
     return messages
-
-
-def as_bytes(image: Image.Image) -> bytes:
-    """The picture as it would come over the wire, so that decoding it is part of every request's time; lossless."""
-    stream = io.BytesIO()
-    image.convert("RGB").save(stream, "PNG", compress_level=1)
-    return stream.getvalue()
 
 
 @contextmanager

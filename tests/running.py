@@ -1,4 +1,4 @@
-"""A tiny random LLaVA as a checkpoint folder: the public-format files of tests/layouts and random weights."""
+"""For tests of the entry point: a tiny random LLaVA as a checkpoint folder, and the command line in this process."""
 
 import shutil
 from pathlib import Path
@@ -29,3 +29,11 @@ def write_tiny_llava(folder: Path) -> Path:
         if file.is_file() and file.name in names:
             shutil.copy(file, folder / file.name)
     return folder
+
+
+def typed(monkeypatch, *arguments: str) -> int:
+    """`python -m mmaccel.run <arguments>` in this process; returns the exit code."""
+    from mmaccel import run
+
+    monkeypatch.setattr("sys.argv", ["mmaccel.run", *arguments])
+    return run.main()

@@ -1,0 +1,177 @@
+"""What is typed: the list, the spellings of a sweep, and short errors that name what is valid."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from running import typed
+
+from mmaccel import registry
+from mmaccel.jobs.points import expand
+from mmaccel.jobs.spelling import respelled
+
+ROOT = Path(__file__).parents[1]
+
+
+def points(*words: str, method: str = "fastv") -> dict[str, object]:
+    """name → point of a command line, expanded as the run does it."""
+    words = tuple(respelled(words))
+    with initialize_config_dir(str(registry.conf_dir()), version_base="1.3"):
+        config = OmegaConf.to_container(compose("config", list(words)), resolve=False)
+    config.pop("output")  # holds the time, which only the run resolves
+    resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+    return {point.name: point for point in expand(resolved, words, method)}
+
+
+def test_alone_it_lists_everything_a_line_each(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert typed(monkeypatch) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for group in ("job", "experiment", "pruner", "benchmark", "model"):
+        assert any(line.startswith(f"{group}s  ") for line in lines)
+        for name in registry.names(group):
+            said = [line for line in lines if line.split()[:1] == [name]]
+            assert len(said) == 1
+            assert len(said[0].split()) > 2, f"{group} {name} has no description"
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_list_and_mistakes_import_nothing_heavy(tmp_path):
+    code = (
+        "import sys\nfrom mmaccel import run\n"
+        "for words in ([], ['pruner.ratoi=0.5'], ['pruner=nope']):\n"
+        "    sys.argv = ['run', *words]\n    run.main()\n"
+        "assert not {'torch', 'transformers', 'wandb', 'PIL'} & set(sys.modules), sorted(sys.modules)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["pruner=fastv", "pruner.ratoi=0.5"], "unknown key pruner.ratoi (did you mean pruner.ratio?); valid"),
+        (["+pruner.foo=1"], "unknown key foo; valid keys are layer"),
+        (["limits=3"], "unknown key limits (did you mean limit?); valid at the top"),
+        (["+limits=3"], "unknown key limits (did you mean limit?); valid at the top"),
+        (["+machine.cores=2"], "unknown key machine.cores; valid under machine: attention, device, dtype, threads"),
+        (["+sampler.topk=2"], "unknown key sampler.topk (did you mean sampler.top_k?)"),
+        (["pruner=fastvv"], "unknown pruner 'fastvv' (did you mean fastv?); valid are fastv"),
+        (["+experiment=nope"], "unknown experiment 'nope'; valid are fastv_sweep"),
+        (["job=evalute"], "unknown job 'evalute' (did you mean evaluate?)"),
+        (["pruner=fastv", "pruner.ratio=0.3,0.5"], "are spelled sweep.pruner.ratio=[0.3,0.5]"),
+        (["pruner=fastv", "pruner.ratio=0.3,0.5", "-m"], "are spelled sweep.pruner.ratio=[0.3,0.5]"),
+        (["pruner=fastv,random"], "name one pruner"),
+        (["model=pico,llava"], "add -m"),
+        (["benchmark=folder"], "benchmark.path: a value is needed"),
+        (["benchmark=folder", "benchmark.path=/no/where"], "benchmark.path: '/no/where' is no folder"),
+        (["pruner=fastv", "sweep.pruner.ratoi=[0.3]"], "sweep.pruner.ratoi: unknown key 'ratoi'; valid under"),
+        (["pruner=fastv", "sweep.pruner.ratio=0.3"], "valid is a list, e.g. sweep.pruner.ratio=[0.3,0.5]"),
+        (["pruner=fastv", "sweep.pruner.ratio=[0.3]", "pruner.ratio=0.5"], "were both typed"),
+        (["sweep.seed=[1,2]"], "valid places begin with pruner or controls"),
+        (["pruner=fastv", "pruner.ratio=9"], "ratio: got 9, valid is"),
+        (["pruner=fastv", "pruner.ratio=-0.1"], "ratio: got -0.1, valid is"),
+        (["pruner=fastv", "pruner.ratio=nan"], "ratio: got nan, valid is"),
+        (["pruner=fastv", "pruner.ratio=0.5x"], "ratio: got '0.5x', valid is"),
+        (["+experiment=fastv_sweep", "sweep.pruner.ratio=[0.3,9]"], "ratio: got 9, valid is"),
+        (["limit=0"], "limit: got 0, valid are"),
+        (["benchmark.kinds=[nothing]"], "kinds: got"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_are_short_name_what_is_valid_and_exit_with_2(monkeypatch, capsys, tmp_path, words, said):
+    monkeypatch.chdir(tmp_path)
+    assert typed(monkeypatch, *words) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+    assert len(error.splitlines()) <= 3
+    assert not list(tmp_path.iterdir()), "a mistake leaves nothing behind"
+
+
+def test_debug_shows_where(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="limit: got 0"):
+        typed(monkeypatch, "limit=0", "debug=true")
+    assert "HYDRA_FULL_ERROR" not in os.environ
+
+
+def test_failures_that_are_nobodys_spelling_exit_with_1(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mmaccel.jobs.doctor.findings", lambda: 1 / 0)
+    assert typed(monkeypatch, "job=doctor") == 1
+    assert capsys.readouterr().err.splitlines()[0] == "ZeroDivisionError: division by zero"
+
+
+def test_the_main_experiment_is_one_run_of_these_points():
+    names = list(points("+experiment=fastv_sweep"))
+    assert names[:2] == ["baseline", "keep_all"]
+    assert names[2:9] == [f"fastv ratio={ratio}" for ratio in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)]
+    controls = [f"{name} ratio={ratio}" for name in ("random", "pool") for ratio in (0.3, 0.5, 0.7, 0.9)]
+    assert names[9:] == controls
+
+
+def test_a_typed_list_replaces_the_sweep_and_its_controls_follow():
+    names = list(points("+experiment=fastv_sweep", "sweep.pruner.ratio=[0.25,0.75]"))
+    assert names[2:] == [f"{name} ratio={ratio}" for name in ("fastv", "random", "pool") for ratio in (0.25, 0.75)]
+
+
+def test_a_typed_value_collapses_the_sweep_to_that_point():
+    found = points("+experiment=fastv_sweep", "pruner.ratio=0.9")
+    assert list(found) == ["baseline", "keep_all", "fastv ratio=0.9", "random ratio=0.9", "pool ratio=0.9"]
+    assert found["fastv ratio=0.9"].node["ratio"] == 0.9
+    assert found["random ratio=0.9"].node["like"]["ratio"] == 0.9
+    assert found["random ratio=0.9"].labels()["ratio"] == 0.9
+
+
+def test_a_controls_own_list_stays_its_own():
+    names = list(points("+experiment=fastv_sweep", "pruner.ratio=0.9", "sweep.controls.pool.ratio=[0.1]"))
+    assert names[2:] == ["fastv ratio=0.9", "random ratio=0.9", "pool ratio=0.1"]
+
+
+def test_a_sweep_without_an_experiment():
+    assert list(points("pruner=fastv", "sweep.pruner.ratio=[0.3,0.5]", "sweep.pruner.layer=[1,2]"))[1:] == [
+        f"fastv ratio={ratio} layer={layer}" for ratio in (0.3, 0.5) for layer in (1, 2)
+    ]
+    assert list(points("pruner=fastv")) == ["baseline", "fastv"]
+    assert list(points(method="keep_all")) == ["baseline", "keep_all"]
+
+
+def test_another_pruner_in_the_main_experiment_takes_its_controls_along():
+    found = points("+experiment=fastv_sweep", "pruner=pyramiddrop", "pruner.ratio=0.5", method="pyramiddrop")
+    control = found["random ratio=0.5"].pruner(depth=8)
+    assert control.stations(8) == found["pyramiddrop ratio=0.5"].pruner(depth=8).stations(8)
+
+
+@pytest.mark.parametrize("method", ["fastv", "pyramiddrop"])
+def test_a_matched_control_keeps_the_methods_mean_tokens_over_layers(method):
+    found = points("+experiment=fastv_sweep", f"pruner={method}", "pruner.ratio=0.6", method=method)
+    depth = 8
+    pruner = found[f"{method} ratio=0.6"].pruner(depth)
+    standing, share = [], 1.0
+    for layer in range(depth):  # a slow loop over layers: what stands there
+        share *= 0.4 if layer in pruner.stations(depth) else 1.0
+        standing.append(share)
+    pool = found["pool ratio=0.6"].pruner(depth)
+    assert pool.ratio is None
+    assert pool.stations(depth) == (0,)
+    assert pool.keep == pytest.approx(sum(standing) / depth)
+
+
+def test_matched_refuses_a_budget_that_has_no_share():
+    found = points("+experiment=fastv_sweep", "pruner.ratio=null", "pruner.tokens=64")
+    with pytest.raises(ValueError, match="matched: the method's budget is a number of tokens"):
+        found["pool ratio=None"].pruner(depth=8)
+
+
+def test_started_from_anywhere_as_a_module(tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "mmaccel.run", "pruner.ratoi=0.5"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("unknown key pruner.ratoi")
