@@ -1,9 +1,9 @@
 """The one mechanism: stations on a Hugging Face model, entered and left as a context manager.
 
-`with attach(model, pruner): model.generate(**inputs)`. Columns are really removed at the pruner's stations: hidden states
-are gathered once, later layers get the rows and columns of mask and rotary embedding that still stand, and every cache
-layer knows its columns (cache.py). Hooks sit on decoder layers only for forwards that need them; a plain decode step at
-batch 1 runs the library's layers bare. Nothing of the model is changed after the block.
+`with attach(model, pruner): model.generate(**inputs)`. Columns are really removed at the pruner's stations: hidden
+states are gathered once, later layers get the rows and columns of mask and rotary embedding that still stand, and every
+cache layer knows its columns (cache.py). Hooks sit on decoder layers only for forwards that need them; a plain decode
+step at batch 1 runs the library's layers bare. Nothing of the model is changed after the block.
 
 A *pruning event* is a forward that brings pictures; verify steps and plain later turns never prune.
 """
@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from mmaccel import cache as caches
 from mmaccel.columns import Needs, Station
-from mmaccel.station import Event, PictureFacts
-from mmaccel.walk import EventWalk, narrow_later_forward
 from mmaccel.models.family import Family, family_of
 from mmaccel.observe import Record, attention_rows, column_means, recording
 from mmaccel.pruning.base import FunctionPruner, Pruner
+from mmaccel.station import Event, PictureFacts
+from mmaccel.walk import EventWalk, narrow_later_forward
 
 POSITIONS = ("original", "compact")
 
@@ -56,7 +56,7 @@ class Attachment:
             if not any(layer <= station for station in self.stations):
                 raise ValueError(f"needs.text_layers: layer {layer} runs after the last station {max(self.stations)}")
         if "cls" in self.needs.vision and self.family.cls_index is None:
-            raise ValueError(f"needs.vision: got 'cls', but a {self.model.config.model_type} tower has no CLS; valid: mean")
+            raise ValueError(f"needs.vision: got cls, but a {self.model.config.model_type} tower has none; valid: mean")
         if self.needs.vision - {"cls", "mean", "hidden"}:
             raise ValueError(f"needs.vision: got {sorted(self.needs.vision)}, built so far are cls, mean, hidden")
 
@@ -66,7 +66,7 @@ class Attachment:
         wanted = kwargs.get("logits_to_keep", 0)
         self.first_logit = wanted if isinstance(wanted, int) and wanted > 1 else 1
         if kwargs.get("labels") is not None:
-            raise ValueError("labels: got a tensor, valid is None while a pruner is attached: gather labels by event columns")
+            raise ValueError("labels: valid is None while a pruner is attached; gather labels by the event's columns")
 
     def base_forward(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         given = kwargs
@@ -154,16 +154,20 @@ def attach(
     """Prunes `model` for the time of the block.
 
     pruner: a Pruner, or a function Station → Selection (or keep [B, q]) with `layer`.
-    positions: "original" or "compact"; None takes the pruner's own default.
+    positions: "original" or "compact"; None takes the pruner's own default (original where M-RoPE refuses compact).
     Raises for an unsupported family, a layer beyond the depth, and a model that has a pruner attached already.
     """
     if not isinstance(pruner, Pruner):
         if layer is None:
-            raise ValueError("layer: got None, valid with a function is the decoder layer in front of which it is asked")
+            raise ValueError(
+                "layer: got None, valid with a function is the decoder layer in front of which it is asked"
+            )
         pruner = FunctionPruner(pruner, layer)
     elif layer is not None:
         raise ValueError("layer: only valid with a bare function; a Pruner knows its stations")
-    attachment = Attachment(model, pruner, positions or getattr(pruner, "positions", "original"))
+    if positions is None:
+        positions = "original" if family_of(model).rope == "mrope" else pruner.positions
+    attachment = Attachment(model, pruner, positions)
     if any(hasattr(wrapped, "mmaccel") for wrapped in vars(attachment.base).values()):
         raise RuntimeError("attach: this model has a pruner attached already; leave that block first, or use a Chain")
     handles = [

@@ -1,7 +1,7 @@
 """Functions over any library Cache whose layers hold different columns: adopt, columns, commit, rollback, fork.
 
-A cache layer that was pruned stores fewer slots than the conversation has columns, yet reports the logical length, so the
-library's own positions, masks and `generate` go on unchanged. State lives on the cache, never on the model.
+A cache layer that was pruned stores fewer slots than the conversation has columns, yet reports the logical length, so
+the library's own positions, masks and `generate` go on unchanged. State lives on the cache, never on the model.
 This module knows slots and columns. It does not know models, pictures or pruners.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import BoolTensor, LongTensor, Tensor
+from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
 CACHE_NAMES = ("cache", "past_key_values")  # transformers ≥ 5.20, before
@@ -61,7 +61,7 @@ class ColumnLayer(DynamicLayer):
         if drop > 0:
             _truncate(self, self.get_seq_length() - drop)
 
-    def reorder_cache(self, beam_idx: LongTensor) -> None:
+    def reorder_cache(self, beam_idx: Any) -> None:
         super().reorder_cache(beam_idx)
         _select_rows(self, beam_idx)
 
@@ -88,20 +88,25 @@ def _select_rows(layer: ColumnLayer, rows: Tensor) -> None:
         layer.shift = layer.shift[rows.to(layer.shift.device)]
 
 
+def layers_of(cache: Cache) -> list[Any]:
+    """The layers, of whatever kind the library chose."""
+    return cache.layers
+
+
 def adopt(cache: Cache, first: int = 0) -> None:
-    """Teaches the layers from `first` on to know their columns, in place. Raises for a layer kind that cannot be pruned."""
+    """Teaches the layers from `first` on to know their columns, in place; raises for a kind that cannot be pruned."""
     if getattr(cache, "offloading", False):
         raise ValueError("cache: got an offloaded cache, valid is a cache that stays on the device")
-    for index, layer in enumerate(cache.layers[first:], first):
+    for index, layer in enumerate(layers_of(cache)[first:], first):
         if isinstance(layer, ColumnLayer):
             continue
         if type(layer) is not DynamicLayer:
             raise ValueError(
-                f"cache: layer {index} is a {type(layer).__name__}, valid is DynamicLayer (full attention, DynamicCache); "
+                f"cache: layer {index} is a {type(layer).__name__}, valid: DynamicLayer (full attention); "
                 "static, sliding, quantized and linear layers cannot hold a pruned row"
             )
         layer.__class__ = ColumnLayer  # single inheritance, so the object layout is the same
-        _forget(layer)
+        _forget(layers_of(cache)[index])
 
 
 def logical_length(cache: Cache | None) -> int:
@@ -110,7 +115,7 @@ def logical_length(cache: Cache | None) -> int:
 
 def physical_length(cache: Cache, layer: int) -> int:
     """Slots that layer really stores."""
-    stored = cache.layers[layer]
+    stored = layers_of(cache)[layer]
     return stored.keys.shape[-2] if stored.is_initialized and stored.keys.numel() else 0
 
 
@@ -118,7 +123,7 @@ def pruned_from(cache: Cache | None) -> int | None:
     """The first layer whose slots are not simply the columns 0 … L-1, or None."""
     if cache is None:
         return None
-    for index, layer in enumerate(cache.layers):
+    for index, layer in enumerate(layers_of(cache)):
         if isinstance(layer, ColumnLayer) and layer.fixed is not None:
             return index
     return None
@@ -126,7 +131,7 @@ def pruned_from(cache: Cache | None) -> int | None:
 
 def columns(cache: Cache, layer: int) -> Tensor:
     """[B, P] the logical column of every physical slot of that layer, -1 = filler."""
-    stored = cache.layers[layer]
+    stored = layers_of(cache)[layer]
     return _columns(stored, stored.get_seq_length())
 
 
@@ -156,7 +161,7 @@ class Slots:
     fillers: bool
 
     @classmethod
-    def of(cls, column: LongTensor, end: int) -> "Slots":
+    def of(cls, column: Tensor, end: int) -> "Slots":
         """Splits [B, P] columns into the fixed part and a tail of consecutive columns that every row shares."""
         P = column.shape[1]
         expected = torch.arange(end - P, end, device=column.device)
@@ -167,7 +172,7 @@ class Slots:
 
 def settle(cache: Cache, layer: int, slots: Slots, shift: Tensor | None = None) -> None:
     """Says which columns an adopted layer holds from now on."""
-    stored = cache.layers[layer]
+    stored = layers_of(cache)[layer]
     assert isinstance(stored, ColumnLayer)
     if slots.fixed.shape[1] == slots.fixed_end and not slots.fillers and shift is None:
         _forget(stored)  # nothing is missing: slots and columns coincide
@@ -175,7 +180,7 @@ def settle(cache: Cache, layer: int, slots: Slots, shift: Tensor | None = None) 
     stored.fixed, stored.fixed_end, stored.fillers, stored.shift = slots.fixed, slots.fixed_end, slots.fillers, shift
 
 
-def commit(cache: Cache, tail: int, keep: BoolTensor) -> None:
+def commit(cache: Cache, tail: int, keep: Tensor) -> None:
     """Of each layer's last `tail` slots keeps those of `keep` [B, tail], per row.
 
     The kept ones are right-aligned; rows that keep fewer get dead columns at the left of the new tail, and the logical
@@ -191,7 +196,7 @@ def commit(cache: Cache, tail: int, keep: BoolTensor) -> None:
     ragged = min(counts) < longest
     if ragged:
         adopt(cache)
-    for stored in cache.layers:
+    for stored in layers_of(cache):
         before = _columns(stored, end - longest) if ragged else None
         stored.keys = _keep_tail(stored.keys, tail, order)
         stored.values = _keep_tail(stored.values, tail, order)
@@ -201,7 +206,7 @@ def commit(cache: Cache, tail: int, keep: BoolTensor) -> None:
             stored.fillers = True
 
 
-def _keep_tail(states: Tensor, tail: int, order: LongTensor) -> Tensor:
+def _keep_tail(states: Tensor, tail: int, order: Tensor) -> Tensor:
     """[B, H, P, d] with the last `tail` slots replaced by those of `order` [B, m]."""
     head, last = states[:, :, : states.shape[2] - tail], states[:, :, states.shape[2] - tail :]
     index = order.to(states.device)[:, None, :, None].expand(-1, states.shape[1], -1, states.shape[3])
@@ -215,7 +220,7 @@ def rollback(cache: Cache, length: int) -> None:
         raise ValueError(f"rollback: got length {length}, valid are 0 … {now}")
     if length < now:
         adopt(cache)
-        for layer in cache.layers:
+        for layer in layers_of(cache):
             _truncate(layer, length)
 
 
@@ -238,7 +243,9 @@ def _boundary(fixed: Tensor, length: int) -> int:
     first = torch.where(later.any(1), later.int().argmax(1), fixed.shape[1])  # [B]
     cut = int(first.min())
     if bool(((fixed[:, cut:] >= 0) & (fixed[:, cut:] < length)).any()):
-        raise ValueError(f"rollback: column {length} lies inside a pruned block whose rows differ; valid is its start or end")
+        raise ValueError(
+            f"rollback: column {length} lies in a pruned block whose rows differ; valid: its start, its end"
+        )
     while cut > 0 and bool((fixed[:, cut - 1] < 0).all()):
         cut -= 1  # fillers at the left of the dropped block
     return cut
@@ -247,5 +254,5 @@ def _boundary(fixed: Tensor, length: int) -> int:
 def fork(cache: Cache) -> Cache:
     """An independent copy. Dynamic layers grow by concatenation, so tensors are shared until one of the two grows."""
     twin = copy.copy(cache)
-    twin.layers = [copy.copy(layer) for layer in cache.layers]
+    twin.layers = [copy.copy(layer) for layer in layers_of(cache)]
     return twin

@@ -6,10 +6,13 @@ This module knows nothing of models, caches or hooks.
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
-from torch import BoolTensor, LongTensor, Tensor
+from torch import Tensor
+
+BoolTensor = Tensor  # these names tell the reader a dtype; torch's own typed tensors do not survive an operation
+LongTensor = Tensor
 
 VISION_KINDS = frozenset({"cls", "mean", "keys", "qk", "hidden"})
 
@@ -42,12 +45,11 @@ class Needs:
 class VisionView(Protocol):
     """The picture's tower, per image of the batch in prompt order. `n` patches include CLS where the tower has one."""
 
-    def attention(self, layer: int) -> list[Tensor]: ...  # per image [H, n]: the CLS row, or the column mean without CLS
+    def attention(self, layer: int) -> list[Tensor]: ...  # per image [H, n]: the CLS row, or the mean row without CLS
 
     def hidden(self, layer: int) -> list[Tensor]: ...  # per image [n, Dv]: the layer's output
 
 
-@runtime_checkable
 class Station(Protocol):
     """Read-only window before decoder layer `layer` (0 = the embeddings that enter the decoder).
 
@@ -56,17 +58,42 @@ class Station(Protocol):
 
     layer: int
     hidden: Tensor  # [B, q, D]
-    embeds: Tensor  # [B, q, D]       layer-0 input of the same columns
-    ids: LongTensor  # [B, q]
-    column: LongTensor  # [B, q]       increasing over alive columns, -1 = filler
-    alive: BoolTensor  # [B, q]        not padding, not filler
-    visual: BoolTensor  # [B, q]       prunable: visual and not protected
-    instruction: BoolTensor  # [B, q]  text after the last picture
-    grid: LongTensor  # [B, q, 5]      (image, tile, t, y, x) of a visual token, -1 for text
-    mass: Tensor  # [B, q]             how many original tokens each column stands for
-    anchor: LongTensor  # [B]          local index (0 … q-1) of the last prompt column
-    region: BoolTensor | None  # [B, q]  evidence, where the benchmark knows it
-    key: tuple[int, ...]  # [B]        content hash of the row: seeds `random` per sample
+
+    @property
+    def embeds(self) -> Tensor: ...  # [B, q, D]  layer-0 input of the same columns
+
+    @property
+    def ids(self) -> LongTensor: ...  # [B, q]
+
+    @property
+    def column(self) -> LongTensor: ...  # [B, q]  increasing over alive columns, -1 = filler
+
+    @property
+    def alive(self) -> BoolTensor: ...  # [B, q]  not padding, not filler
+
+    @property
+    def visual(self) -> BoolTensor: ...  # [B, q]  prunable: visual and not protected
+
+    @property
+    def instruction(self) -> BoolTensor: ...  # [B, q]  text after the last picture, up to the anchor
+
+    @property
+    def grid(self) -> LongTensor: ...  # [B, q, 5]  (image, tile, t, y, x) of a visual token, -1 for text
+
+    @property
+    def mass(self) -> Tensor: ...  # [B, q]  how many original tokens each column stands for
+
+    @property
+    def anchor(self) -> LongTensor: ...  # [B]  local index (0 … q-1) of the last prompt column
+
+    @property
+    def region(self) -> BoolTensor | None: ...  # [B, q]  evidence, where the benchmark knows it
+
+    @property
+    def key(self) -> tuple[int, ...]: ...  # [B]  content hash of the row: seeds `random` per sample
+
+    @property
+    def history(self) -> Any: ...  # pruning.budget.History: the depth, and what earlier stations of this event dropped
 
     def attention(self, layer: int, rows: BoolTensor | None = None, rope: bool = True) -> Tensor: ...  # [B, H, r, q]
 
@@ -80,7 +107,7 @@ class Selection:
     """A pruner's answer at one station.
 
     keep: [B, q] bool, read under alive; every alive text column must stay.
-    into: [B, q] long or None: local index of the kept column this one is mass-averaged into (itself if kept), -1 = dropped.
+    into: [B, q] long or None: local index of the kept column this one is averaged into by mass, -1 = gone.
     value: [B, q, D] or None: what a kept column carries from here on; for methods that are no plain mean.
     """
 
@@ -138,6 +165,7 @@ class SyntheticStation:
         stored = self.attention_rows[layer]  # [B, H, r, q] or, for rows, [B, H, q, q]
         if stored.shape[2] != stored.shape[3]:
             return stored
+        assert self.anchor is not None
         at = self.anchor[:, None] if rows is None else rows.nonzero()[:, 1].view(len(rows), -1)  # [B, r]
         return stored.gather(2, at[:, None, :, None].expand(-1, stored.shape[1], -1, stored.shape[3]))
 

@@ -47,7 +47,7 @@ def _padding(mask: Tensor | None, view: View) -> Tensor | None:
     seen = view.key >= 0
     if mask is not None:
         if mask.ndim != 2:
-            raise ValueError(f"attention=flash: got a {mask.ndim}-D mask, valid is a 2-D padding mask (no trees under flash)")
+            raise ValueError(f"attention=flash: got a {mask.ndim}-D mask, valid is 2-D padding (no trees under flash)")
         seen = seen & mask.gather(1, view.key.clamp(min=0)).bool()
     return seen.to(mask.dtype) if mask is not None else seen.long()
 
@@ -81,4 +81,5 @@ def _finish(visible: Tensor, view: View, additive: torch.dtype | None) -> Tensor
     visible = _open_fillers(visible, view, True) if view.fillers else visible
     if additive is None:
         return visible
-    return torch.zeros(visible.shape, dtype=additive, device=visible.device).masked_fill(~visible, torch.finfo(additive).min)
+    open_mask = torch.zeros(visible.shape, dtype=additive, device=visible.device)
+    return open_mask.masked_fill(~visible, torch.finfo(additive).min)

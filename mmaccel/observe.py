@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import LongTensor, Tensor, nn
+from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 try:
@@ -28,7 +28,7 @@ BLOCK_ELEMENTS = 1 << 25  # logits computed at a time: 128 MiB in fp32
 
 @dataclass(frozen=True)
 class Record:
-    """What one attention call was given. query: [B, H, n, d]; key: [B, Hkv, m, d] (past first); mask as the backend saw it."""
+    """What one attention call was given. query: [B, H, n, d]; key: [B, Hkv, m, d], past first; the backend's mask."""
 
     query: Tensor
     key: Tensor
@@ -62,14 +62,15 @@ def _register(backend: str) -> str:
     name = backend if backend.startswith(PREFIX) else PREFIX + backend
     if name not in ALL_ATTENTION_FUNCTIONS.valid_keys():
         AttentionInterface.register(name, _observed(backend))
-        if backend in ALL_MASK_ATTENTION_FUNCTIONS.valid_keys():  # without its mask function a mask silently becomes None
+        # without a mask function of the same name a mask would silently become None
+        if backend in ALL_MASK_ATTENTION_FUNCTIONS.valid_keys():
             AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[backend])
     return name
 
 
 def _observed(backend: str) -> Callable:
-    def forward(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any) -> Any:
-        recorder, dry = module.config._mmaccel_recorder  # type: ignore[union-attr]
+    def forward(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any) -> Any:
+        recorder, dry = module.config._mmaccel_recorder
         scale = kwargs.get("scaling")
         recorder(Record(query, key, attention_mask, query.shape[-1] ** -0.5 if scale is None else scale))
         if dry:
@@ -83,7 +84,7 @@ def _observed(backend: str) -> Callable:
     return forward
 
 
-def attention_rows(record: Record, rows: LongTensor, visible: Tensor | None) -> Tensor:
+def attention_rows(record: Record, rows: Tensor, visible: Tensor | None) -> Tensor:
     """[B, H, r, m] softmax rows in fp32 of the queries at `rows` [B, r] (-1 = an empty row of zeros) over all keys.
 
     visible: [B, r, m] bool, read where the backend got no 4-D mask; None = every key is seen.

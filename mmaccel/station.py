@@ -12,10 +12,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import BoolTensor, LongTensor, Tensor
+from torch import Tensor
 
-from mmaccel.columns import VisionView, instruction_columns
+from mmaccel.columns import BoolTensor, LongTensor, VisionView, instruction_columns
 from mmaccel.observe import Record, attention_rows
+from mmaccel.pruning.budget import History
 
 if TYPE_CHECKING:
     from mmaccel.walk import EventWalk
@@ -89,12 +90,14 @@ class PictureFacts:
 
     @cached_property
     def digests(self) -> list[int]:
-        """A content hash per picture (per row of a [B, tiles, …] batch), the same in any batch."""
+        """A content hash per tile of every picture in prompt order, the same in any batch."""
         if self.pixels is None:
             return []
         parts: Any = self.pixels
         if self.sizes is not None:
             parts = self.pixels.split(self.sizes.prod(-1).tolist())
+        elif self.pixels.ndim == 5:  # [B, tiles, 3, H, W], rows filled up with empty tiles
+            parts = [tile for tile in self.pixels.flatten(0, 1) if bool(tile.any())]
         return [zlib.crc32(part.detach().float().cpu().contiguous().numpy().tobytes()) for part in parts]
 
 
@@ -171,6 +174,17 @@ class LiveStation:
     @cached_property
     def key(self) -> tuple[int, ...]:
         return self._walk.row_keys()
+
+    @cached_property
+    def history(self) -> History:
+        walk = self._walk
+        column = torch.arange(walk.past, walk.past + walk.width, device=walk.ids.device).expand_as(walk.ids)
+        history = History.start(
+            walk.attachment.depth, column.masked_fill(~walk.alive, -1), walk.event.grid, walk.visual
+        )
+        for stop in walk.event.stops:
+            history = history.after(stop.layer, stop.column)
+        return history
 
     def _place(self, index: Tensor, ok: Tensor, columns: Tensor) -> Tensor:
         """Where prompt columns [B, r] (-1 stays -1) stand among `index` [B, n]; every one of them does."""

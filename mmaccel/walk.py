@@ -63,13 +63,15 @@ class EventWalk:
         self, attachment: "Attachment", ids: Tensor | None, mask: Any, facts: PictureFacts, arguments: dict, logits: int
     ) -> None:
         if ids is None:
-            raise ValueError("input_ids: got none, valid is the prompt's ids: a pruner must know which columns are visual")
+            raise ValueError(
+                "input_ids: got none, valid is the prompt's ids: a pruner must know which columns are visual"
+            )
         self.attachment, self.facts, self.ids = attachment, facts, ids
         self.embeds: Tensor = arguments["inputs_embeds"]  # [B, Q, D]
-        self.cache = caches.cache_in(arguments)
+        self.cache: Any = caches.cache_in(arguments)
         self.past = caches.logical_length(self.cache)
         self.positions: Tensor | None = arguments.get("position_ids")
-        B, self.width = ids.shape
+        self.width = ids.shape[1]
         self.padding = mask if isinstance(mask, Tensor) and mask.ndim == 2 else None  # [B, L]
         self.alive = torch.ones_like(ids, dtype=torch.bool)
         if self.padding is not None:
@@ -92,7 +94,7 @@ class EventWalk:
         self._rotary_given: Any = None
         self._open = ExitStack()
         self.event = Event(
-            self.past, self.alive.sum(1), self.visual.sum(1), self.visual,  # type: ignore[arg-type]
+            self.past, self.alive.sum(1), self.visual.sum(1), self.visual,
             functools.partial(self._grid, attachment.family.grid),
         )  # fmt: skip
         attachment.events.append(self.event)
@@ -136,7 +138,9 @@ class EventWalk:
         self._open.close()
         self._records.clear()
         self._made.clear()
-        cache = self.cache if self.cache is not None else (None if output is None else caches.cache_in(output))
+        cache: Any = self.cache
+        if cache is None and output is not None:
+            cache = caches.cache_in(output)
         if output is None or cache is None or not self.segments:
             return
         caches.adopt(cache, self.segments[0][0])
@@ -215,7 +219,9 @@ class EventWalk:
         name = ("rotary", id(cos), id(self.index), id(shift))
         if name not in self._made:
             if compact:
-                self._made[name] = self.attachment.text.rotary_emb(self.embeds, self._compact_positions(index, ok, shift))
+                self._made[name] = self.attachment.text.rotary_emb(
+                    self.embeds, self._compact_positions(index, ok, shift)
+                )
             else:
                 at = index[..., None].expand(-1, -1, cos.shape[-1])
                 self._made[name] = tuple(part.expand(len(index), -1, -1).gather(1, at) for part in (cos, sin))
@@ -240,17 +246,19 @@ class EventWalk:
         station = LiveStation(self, layer, hidden, narrowed)
         selection = self.attachment.pruner.select(station)
         keep = self._checked(selection, station)
-        counts = torch.cat([keep.sum(1), station.alive.sum(1), (station.alive & ~station.visual & ~keep).sum(1)]).tolist()
+        counts = torch.cat(
+            [keep.sum(1), station.alive.sum(1), (station.alive & ~station.visual & ~keep).sum(1)]
+        ).tolist()
         B = len(keep)
         kept, alive, dropped_text = counts[:B], counts[B : 2 * B], counts[2 * B :]
         if any(dropped_text):
-            raise ValueError(f"Selection.keep: {sum(dropped_text)} text columns dropped at layer {layer}; every one must stay")
+            raise ValueError(f"Selection.keep: {sum(dropped_text)} text columns gone at layer {layer}; all must stay")
         if kept != alive or selection.into is not None or selection.value is not None:
             hidden = self._reduce(layer, hidden, keep, selection, kept)
         watch.mark()
         index, ok = self.standing()
         column = (index + self.past).masked_fill(~(ok & self.alive.gather(1, index)), -1)
-        self.event.stops.append(Stop(layer, column, (keep & station.visual).sum(1), watch))  # type: ignore[arg-type]
+        self.event.stops.append(Stop(layer, column, (keep & station.visual).sum(1), watch))
         return hidden
 
     @staticmethod
@@ -262,17 +270,22 @@ class EventWalk:
         if selection.into is not None and tuple(selection.into.shape) != shape:
             raise ValueError(f"Selection.into: got {tuple(selection.into.shape)}, expected {shape}")
         if selection.value is not None and selection.value.shape != station.hidden.shape:
-            raise ValueError(f"Selection.value: got {tuple(selection.value.shape)}, expected {tuple(station.hidden.shape)}")
+            wanted = tuple(station.hidden.shape)
+            raise ValueError(f"Selection.value: got {tuple(selection.value.shape)}, expected {wanted}")
         return keep & station.alive
 
     def _reduce(self, layer: int, hidden: Tensor, keep: Tensor, selection: Selection, kept: list[int]) -> Tensor:
         """[B, n, D] → [B, M, D]; moves index, ok and mass along."""
         M = max(kept)
-        order = keep.to(torch.int8).argsort(dim=1, stable=True)[:, keep.shape[1] - M :]  # fillers left, survivors ascending
+        order = keep.to(torch.int8).argsort(dim=1, stable=True)[
+            :, keep.shape[1] - M :
+        ]  # fillers left, survivors ascending
         reduction = Reduction(order, keep, selection.into, self.mass)
         self.reductions.append(reduction)
-        carried = selection.value if selection.value is not None else hidden
-        hidden = reduction(carried) if selection.value is None else carried.gather(1, order[..., None].expand(-1, -1, carried.shape[-1]))
+        if selection.value is None:
+            hidden = reduction(hidden)
+        else:
+            hidden = selection.value.gather(1, order[..., None].expand(-1, -1, hidden.shape[-1]))
         index, _ = self.standing()
         self.index, self.ok = index.gather(1, order), keep.gather(1, order)
         self.mass = reduction.mass * self.ok
@@ -280,7 +293,7 @@ class EventWalk:
         self.segments.append((layer, self.index, self.ok))
         return hidden
 
-    # -- what a station may ask for ------------------------------------------------------------------------------------
+    # -- what a station may ask for ----------------------------------------------------------------------------------
 
     def _keep(self, layer: int, module: nn.Module, record: Record) -> None:
         index, ok = self.standing()
@@ -304,7 +317,8 @@ class EventWalk:
         if layer in self._records:
             return self._records[layer]
         if layer not in self.attachment.needs.text_layers:
-            raise ValueError(f"attention: got layer {layer}, asked for in needs() are {self.attachment.needs.text_layers}")
+            asked = self.attachment.needs.text_layers
+            raise ValueError(f"attention: got layer {layer}, asked for in needs() are {asked}")
         block = self.attachment.text.layers[layer]
         try:
             with recording(block.self_attn, functools.partial(self._keep, layer, block.self_attn), dry=True):
@@ -333,12 +347,12 @@ class EventWalk:
     def row_keys(self) -> tuple[int, ...]:
         """[B] a hash of each row's own ids and pictures, the same in any batch."""
         digests = self.facts.digests
-        pictures = (self.event.grid[..., 0].amax(1) + 1).tolist()  # pictures per row
-        by_picture = len(digests) == sum(pictures)
+        tiles = ((self.event.grid[..., 2:] == 0).all(-1) & self.visual).sum(1).tolist()  # [B] by their first tokens
+        known = len(digests) == sum(tiles)  # not so where beams repeated the rows: then the ids alone
         keys, start = [], 0
-        for row, count in enumerate(pictures):
+        for row, count in enumerate(tiles):
             ids = self.ids[row][self.alive[row]].cpu().numpy().tobytes()
-            mine = digests[start : start + count] if by_picture else digests[row : row + 1]
+            mine = digests[start : start + count] if known else []
             keys.append(zlib.crc32(ids + repr(mine).encode()))
             start += count
         return tuple(keys)
@@ -346,7 +360,7 @@ class EventWalk:
     # -- features added after a layer --------------------------------------------------------------------------------
 
     def _wrap_injection(self, name: str) -> None:
-        """DeepStack adds visual features after the first layers by a whole-prompt mask: hand it the standing columns."""
+        """DeepStack adds visual features after the first layers by a whole-prompt mask: give it what stands."""
         text: Any = self.attachment.text
         original = getattr(text, name)
 
@@ -368,7 +382,7 @@ def _rest(seen: Observed) -> tuple:
     return seen.index, seen.ok, seen.rotary, seen.module
 
 
-# -- forwards after an event ---------------------------------------------------------------------------------------------
+# -- forwards after an event -----------------------------------------------------------------------------------------
 
 
 def narrow_later_forward(text: Any, kwargs: dict) -> dict:
@@ -378,7 +392,7 @@ def narrow_later_forward(text: Any, kwargs: dict) -> dict:
     """
     cache: Any = caches.cache_in(kwargs)
     given = kwargs["inputs_embeds"] if kwargs.get("inputs_embeds") is not None else kwargs["input_ids"]
-    shifts = [getattr(layer, "shift", None) for layer in cache.layers]
+    shifts: list[Any] = [getattr(layer, "shift", None) for layer in cache.layers]
     shifted = any(shift is not None for shift in shifts)
     if shifted and all(shift is shifts[0] for shift in shifts):
         # a station at 0 numbers all layers alike: one subtraction, not a hook a layer

@@ -1,12 +1,12 @@
-"""What pruning must equal, computed without any of its code: nothing removed, no cache, dropped columns masked as keys."""
+"""What pruning must equal, without any of its code: nothing removed, no cache, dropped columns masked as keys."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 from tiny import IMAGE, VIDEO
+from torch import Tensor
 
 from mmaccel.columns import Needs, Selection, Station
 from mmaccel.pruning.base import Pruner

@@ -1,7 +1,7 @@
 """attention=flash on a CPU: a stand-in with flash's contract instead of its kernel.
 
-The contract: a 2-D padding mask or none, never a 4-D one; causal from the bottom right; at batch 1 with several queries,
-position ids that do not increase by one are read as the starts of packed sequences.
+The contract: a 2-D padding mask or none, never a 4-D one; causal from the bottom right; at batch 1 with several
+queries, position ids that do not increase by one are read as the starts of packed sequences.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ NAME = "flash_standin"
 def flash_standin(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any):
     if attention_mask is not None and attention_mask.ndim != 2:
         raise TypeError("flash takes a 2-D padding mask")
-    B, H, q, d = query.shape
+    B, H, q, _ = query.shape
     m = key.shape[2]
     seen = torch.ones(q, m, dtype=torch.bool).tril(m - q).expand(B, 1, q, m)
     if attention_mask is not None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracle import PLANS, SUPPRESS, DropCodes, close, grown, oracle_logits
+from oracle import PLANS, SUPPRESS, DropCodes, close, oracle_logits
 from tiny import DEPTH, FAMILIES, IMAGE, ONE, RAGGED, inputs, row_inputs, tiny
 from torch import Tensor
 
@@ -219,7 +219,9 @@ def check_second_turn(family: str) -> None:
                 [given["mm_token_type_ids"], torch.zeros(1, turn.shape[1] - given["input_ids"].shape[1]).int()], 1
             )
         second = generated(
-            model, {"input_ids": turn, "attention_mask": torch.ones_like(turn), cache_argument(model): cache, **types}, 3
+            model,
+            {"input_ids": turn, "attention_mask": torch.ones_like(turn), cache_argument(model): cache, **types},
+            3,
         )
     handle.remove()
     assert len(attachment.events) == 1  # the second turn brings no picture
@@ -329,7 +331,7 @@ def check_compact(family: str, layer: int = 0) -> None:
     for row in range(2):
         single = row_inputs(family, TWO, row)
         caught: list[Tensor] = []
-        hook = lambda module, args, kwargs: caught.append(kwargs["inputs_embeds"])  # noqa: E731
+        hook = lambda module, args, kwargs, caught=caught: caught.append(kwargs["inputs_embeds"])  # noqa: E731
         handle = text.register_forward_pre_hook(hook, with_kwargs=True)
         with torch.no_grad():
             model(**single)
@@ -353,7 +355,16 @@ def check_untouched(family: str, attention: str) -> None:
         own = {n: sorted(k for k in vars(m) if k != "rope_deltas") for n, m in modules.items()}
         configs = {n: id(m.config) for n, m in modules.items() if hasattr(m, "config")}
         parts = {n: m.config._attn_implementation for n, m in modules.items() if hasattr(m, "config")}
-        return [state, hooks, own, configs, parts, model.config.to_dict(), type(model), [type(m) for m in modules.values()]]
+        return [
+            state,
+            hooks,
+            own,
+            configs,
+            parts,
+            model.config.to_dict(),
+            type(model),
+            [type(m) for m in modules.values()],
+        ]
 
     with torch.no_grad():
         model(**given)  # caches its own lazy attributes first
@@ -465,7 +476,9 @@ def physical_length_reported(patch: pytest.MonkeyPatch) -> None:
 
 def first_positions_instead_of_kept_ones(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        walk.EventWalk, "_rotary", lambda self, index, ok, shift: tuple(p[:, : index.shape[1]] for p in self._rotary_given)
+        walk.EventWalk,
+        "_rotary",
+        lambda self, index, ok, shift: tuple(p[:, : index.shape[1]] for p in self._rotary_given),
     )
 
 

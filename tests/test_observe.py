@@ -44,7 +44,11 @@ def test_rows_equal_eager_under_sdpa(family: str, layer: int) -> None:
     for rows in ([ONE], RAGGED):
         given = inputs(family, rows)
         wanted = eager_weights(family, given)[layer]  # [B, H, q, q]
-        look = Look(2, Needs(text_layers=(layer,)), lambda s: (s.attention(layer), s.attention(layer, s.instruction), s.instruction))
+        look = Look(
+            2,
+            Needs(text_layers=(layer,)),
+            lambda s: (s.attention(layer), s.attention(layer, s.instruction), s.instruction),
+        )
         model = tiny(family)
         with torch.no_grad():
             bare = model(**given).logits
@@ -62,7 +66,7 @@ def test_rows_under_active_pruning(family: str) -> None:
     """A station at 4 reads layer 3, whose keys are what a station at 0 left; and layer 1 seen from there."""
     given = inputs(family, RAGGED)
     first = PLANS["at 0"]
-    caught: dict[str, tuple] = {}
+    caught: dict[str, list] = {}
 
     class Both(DropCodes):
         def stations(self, depth: int) -> tuple[int, ...]:
@@ -74,7 +78,7 @@ def test_rows_under_active_pruning(family: str) -> None:
         def select(self, station: Station) -> Selection:
             if station.layer == 0:
                 return super().select(station)
-            caught[station_backend] = tuple(station.attention(layer) for layer in (1, 3)) + (station.column,)
+            caught[station_backend] = [*(station.attention(layer) for layer in (1, 3)), station.column]
             return Selection(station.alive)
 
     weights = {}
@@ -132,12 +136,18 @@ def test_mean_row_of_a_tower_without_cls() -> None:
 
 def test_what_is_not_there_is_refused() -> None:
     cls = Needs(vision_layers=(-2,), vision=frozenset({"cls"}))
-    with pytest.raises(ValueError, match="no CLS"), attach(tiny("smolvlm"), Look(0, cls, None)):
+    with pytest.raises(ValueError, match="got cls"), attach(tiny("smolvlm"), Look(0, cls, None)):
         pass
-    with pytest.raises(ValueError, match="runs after the last station"), attach(tiny("llava"), Look(1, Needs((3,)), None)):
+    with (
+        pytest.raises(ValueError, match="runs after the last station"),
+        attach(tiny("llava"), Look(1, Needs((3,)), None)),
+    ):
         pass
     model = tiny("llava")
-    with pytest.raises(ValueError, match="asked for in needs"), attach(model, Look(2, Needs(), lambda s: s.attention(1))):
+    with (
+        pytest.raises(ValueError, match="asked for in needs"),
+        attach(model, Look(2, Needs(), lambda s: s.attention(1))),
+    ):
         model(**inputs("llava"))
 
 
@@ -175,7 +185,9 @@ def test_memory_stays_linear_at_16k_visual_tokens() -> None:
 
 def test_a_function_is_a_pruner() -> None:
     given, model = inputs("llava"), tiny("llava")
-    with attach(model, lambda station: station.alive & (~station.visual | (station.grid[..., 3] < 2)), layer=2) as attachment:
+    with attach(
+        model, lambda station: station.alive & (~station.visual | (station.grid[..., 3] < 2)), layer=2
+    ) as attachment:
         model(**given)
     assert attachment.events[0].stops[0].visual.tolist() == [8]
     with pytest.raises(ValueError, match="layer: got None"), attach(model, lambda station: station.alive):

@@ -19,7 +19,12 @@ def _config(family: str) -> Any:
 
     if family == "llava":
         vision = t.CLIPVisionConfig(
-            hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2, image_size=56, patch_size=14
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=3,
+            num_attention_heads=2,
+            image_size=56,
+            patch_size=14,
         )
         return t.LlavaConfig(
             vision_config=vision, text_config=t.LlamaConfig(**TEXT), image_token_id=IMAGE, image_token_index=IMAGE,
@@ -27,10 +32,17 @@ def _config(family: str) -> Any:
         )  # fmt: skip
     if family == "smolvlm":
         vision = dict(
-            hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=64, patch_size=8
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            image_size=64,
+            patch_size=8,
         )
         text = t.LlamaConfig(**TEXT)
-        return t.SmolVLMConfig(vision_config=vision, text_config=text, image_token_id=IMAGE, scale_factor=2, pad_token_id=PAD)
+        return t.SmolVLMConfig(
+            vision_config=vision, text_config=text, image_token_id=IMAGE, scale_factor=2, pad_token_id=PAD
+        )
     ids = dict(image_token_id=IMAGE, video_token_id=VIDEO, vision_start_token_id=START, vision_end_token_id=END)
     rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
     if family == "qwen2_5_vl":
@@ -40,8 +52,8 @@ def _config(family: str) -> Any:
         )  # fmt: skip
         return t.Qwen2_5_VLConfig(vision_config=vision, text_config=dict(TEXT, rope_parameters=rope), **ids)
     vision = dict(
-        depth=4, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=64, patch_size=16, spatial_merge_size=2,
-        temporal_patch_size=2, num_position_embeddings=64, deepstack_visual_indexes=[0, 1, 2],
+        depth=4, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=64, patch_size=16,
+        spatial_merge_size=2, temporal_patch_size=2, num_position_embeddings=64, deepstack_visual_indexes=[0, 1, 2],
     )  # fmt: skip
     text = dict(TEXT, head_dim=16, rope_parameters=dict(rope, mrope_interleaved=True))
     return t.Qwen3VLConfig(vision_config=vision, text_config=text, **ids)
@@ -88,7 +100,9 @@ def _row(family: str, shapes: list[tuple[int, int]], before: int, after: int, ge
     for h, w in shapes:
         if family == "llava":
             row += [IMAGE] * 16 + words(1)
-        elif family == "smolvlm":  # h tiles and the global one: <fake> <tile> image… ; 85 is the global image's own token
+        elif (
+            family == "smolvlm"
+        ):  # h tiles and the global one, each <fake> <tile> image…
             for tile in range(h):
                 row += [88, 70 + tile] + [IMAGE] * 16
             row += [88, 85] + [IMAGE] * 16 + [88]
@@ -98,7 +112,7 @@ def _row(family: str, shapes: list[tuple[int, int]], before: int, after: int, ge
 
 
 def inputs(family: str, rows: list[dict] | None = None, seed: int = 0) -> dict[str, Tensor]:
-    """Left-padded model inputs. rows: [{"shapes": [(h, w), …], "before": 3, "after": 5}]; default one picture, batch 1."""
+    """Left-padded model inputs of rows {"shapes": [(h, w), …], "before": 3, "after": 5}; default is ONE."""
     generator = torch.Generator().manual_seed(seed)
     rows = rows or [ONE]
     ids = [_row(family, row["shapes"], row["before"], row["after"], generator) for row in rows]

@@ -73,14 +73,14 @@ def mrope_grid(facts: GridFacts) -> Tensor:
         raise ValueError("M-RoPE grid: got no [3|4, B, q] position_ids at the text model; pass mm_token_type_ids")
     run, offset = visual_runs(facts.visual)
     index = torch.arange(run.shape[1], device=run.device).expand_as(run)
-    time, height, width = (
-        axis.expand_as(run) - axis.expand_as(run).gather(1, (index - offset).clamp(min=0)) for axis in facts.positions[-3:]
-    )
+    first = (index - offset).clamp(min=0)  # [B, q] where the column's run begins
+    axes = [axis.expand_as(run) for axis in facts.positions[-3:]]
+    time, height, width = (axis - axis.gather(1, first) for axis in axes)
     grid = torch.stack([run, torch.zeros_like(run), time, height, width], -1)
     return grid.masked_fill(~facts.visual[..., None], -1)
 
 
-def clip_attention(base: nn.Module) -> list[nn.Module]:
+def clip_attention(base: Any) -> list[nn.Module]:
     tower = base.vision_tower
     encoder = getattr(tower, "encoder", None) or tower.vision_model.encoder  # new, old layout
     return [layer.self_attn for layer in encoder.layers]
@@ -96,7 +96,7 @@ class Family:
 
     model_types: tuple[str, ...]
     grid: Callable[[GridFacts], Tensor] = square_grid
-    tower: Callable[[nn.Module], list[nn.Module]] = clip_attention
+    tower: Callable[[Any], list[nn.Module]] = clip_attention
     cls_index: int | None = 0
     rope: str = "1d"
     inject: str | None = None
