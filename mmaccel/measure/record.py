@@ -294,7 +294,7 @@ def cell(value: Any) -> str:
 def write_atomic(path: Path, text: str) -> None:
     """A reader sees the old file or the new one, never half of it."""
     temporary = path.with_name(path.name + ".part")
-    with open(temporary, "w", encoding="utf-8") as stream:
+    with open(temporary, "w", encoding="utf-8", errors="replace") as stream:  # a reply may hold a lone surrogate
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())

@@ -7,7 +7,8 @@ costs a warning, and the line that syncs later.
 
 Pushing twice does not double: run ids derive from the name in provenance.json, so the same point is the same W&B run.
 Unchanged records are not written again; changed ones replace our own folders of the same ids under wandb/, and syncing
-them again writes the same runs.
+them again writes the same runs. W&B's log holds absolute paths of the tables' pictures, which is why they are staged
+inside the run folder, and why a folder that was moved is written anew by its next push: push, then sync.
 """
 
 import argparse
@@ -88,13 +89,17 @@ def push(
 
 
 def sync_line(runs: Sequence[Path]) -> str:
+    """A glob where it names exactly these runs, else each of them."""
+    home = runs[0].parent
+    if set(home.glob("offline-run-*")) == set(runs):
+        return f"wandb sync {shlex.quote(str(home))}/offline-run-*"
     return shlex.join(["wandb", "sync", *map(str, runs)])
 
 
 def written(folder: Path, project: str, entity: str | None, sample_limit: int) -> list[Path]:
     """The offline run folders of this run folder, written by a child process unless they are up to date."""
     marker = folder / "wandb" / "pushed.json"
-    digest = content_digest(folder, project, entity, sample_limit)
+    digest = content_digest(folder, str(folder.resolve()), project, entity, sample_limit)
     if marker.is_file():
         pushed = json.loads(marker.read_text())
         runs = [folder / "wandb" / name for name in pushed["runs"]]
@@ -103,7 +108,9 @@ def written(folder: Path, project: str, entity: str | None, sample_limit: int) -
     command = [sys.executable, "-m", "mmaccel.measure.tracker", str(folder), "--project", project,
                "--sample-limit", str(sample_limit), *(["--entity", entity] if entity else [])]  # fmt: skip
     offline = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
+    home = folder.resolve() / "wandb"
     offline |= {"WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
+    offline |= {"WANDB_DATA_DIR": str(home / "staged"), "WANDB_CACHE_DIR": str(home / "cache")}
     code, output = run_child(command, offline, WRITE_SECONDS)
     if code != 0:
         raise RuntimeError(f"the writer ended with {code}: {' '.join(output.split()[-60:])}")
@@ -176,19 +183,20 @@ class Source:
         run = provenance.get("run") or hashlib.sha256(json.dumps(provenance, sort_keys=True).encode()).hexdigest()[:12]
         return cls(folder, {**config, "provenance": provenance}, run, f"{folder.name}-{run[:6]}", rows, records)
 
-    def run_id(self, point: str) -> str:
-        return f"{self.run[:8]}-{hashlib.sha256(point.encode()).hexdigest()[:8]}"
+    def run_id(self, job: str, name: str) -> str:
+        return f"{self.run[:8]}-{hashlib.sha256(f'{job}/{name}'.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
 def write(folder: Path, project: str, entity: str | None, sample_limit: int) -> list[str]:
     """All runs of a folder, offline; their folder names under wandb/."""
     source = Source.read(folder)
+    shutil.rmtree(folder / "wandb" / "staged", ignore_errors=True)
     for row in source.rows:
         with offline_run(source, row["point"], "point", project, entity, {"point": identity(row)}) as run:
             write_point(run, source, row, sample_limit)
     with offline_run(source, "sweep", "sweep", project, entity, {}) as run:
         write_aggregate(run, source, sample_limit)
-    ids = [source.run_id(name) for name in (*(row["point"] for row in source.rows), "sweep")]
+    ids = [*[source.run_id("point", row["point"]) for row in source.rows], source.run_id("sweep", "sweep")]
     return [next((folder / "wandb").glob(f"offline-run-*-{name}")).name for name in ids]
 
 
@@ -202,7 +210,7 @@ def offline_run(
 ) -> Iterator[Any]:
     import wandb
 
-    run_id = source.run_id(name)
+    run_id = source.run_id(job, name)
     for old in (source.folder / "wandb").glob(f"*run-*-{run_id}"):
         shutil.rmtree(old)
     wanted: dict[str, Any] = {
@@ -212,8 +220,8 @@ def offline_run(
     }  # fmt: skip
     known = {key: value for key, value in wanted.items() if key in wandb.Settings.model_fields}
     run = wandb.init(
-        project=project, entity=entity, group=source.group, job_type=job, name=name, id=run_id,
-        dir=str(source.folder), config={**source.config, **config}, reinit="create_new",
+        project=project, entity=entity, group=source.group, job_type=job, name=text(name), id=run_id,
+        dir=str(source.folder), config=whole({**source.config, **config}), reinit="create_new",
         settings=wandb.Settings(**known),
     )  # fmt: skip
     try:
@@ -236,7 +244,7 @@ def write_point(run: Any, source: Source, row: Mapping[str, Any], sample_limit: 
         run.log({key: value for key, value in line.items() if value is not None}, step=step)
     table = samples_table(source, [row["point"]], sample_limit)
     run.log({"samples": table}, step=len(records))
-    run.summary.update(flat_summary(row))
+    run.summary.update(whole(flat_summary(row)))
 
 
 def flat_summary(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,18 +268,22 @@ def samples_table(source: Source, points: Sequence[str], limit: int) -> Any:
     samples = list(dict.fromkeys(r["sample"] for point in points for r in source.records[point]))[:limit]
     columns: list[str | int] = ["sample", "kind", "picture", "question", "reference"]
     for point in points:
-        columns += [f"{point}: reply", f"{point}: correct", f"{point}: survivors"]
-    table = wandb.Table(columns=columns, allow_mixed_types=True)
+        columns += [f"{text(point)}: {what}" for what in ("reply", "correct", "survivors")]
+    table = wandb.Table(columns=columns)  # of mixed types it would print pictures as their Python names
     for sample in samples:
         found = [replies[point].get(sample) for point in points]
         first = next(record for record in found if record is not None)
-        line = [sample, first.get("kind"), picture(source.folder, sample), text(first.get("question"))]
+        line = [text(sample), text(first.get("kind")), picture(source.folder, sample), text(first.get("question"))]
         line.append(text(first.get("reference")))
         for point, record in zip(points, found):
             reply, score = (record or {}).get("prediction"), (record or {}).get("score") or {}
-            line += [text(reply), score.get("correct"), picture(source.folder, sample, point)]
+            line += [text(reply), number(score.get("correct")), picture(source.folder, sample, point)]
         table.add_data(*line)
     return table
+
+
+def number(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def picture(folder: Path, sample: str, point: str | None = None) -> Any:
@@ -288,6 +300,15 @@ def text(value: Any) -> str | None:
     return (value if isinstance(value, str) else json.dumps(value)).encode("utf-8", "replace").decode()
 
 
+def whole(value: Any) -> Any:
+    """A tree with every string passed through `text`."""
+    if isinstance(value, Mapping):
+        return {whole(str(key)): whole(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [whole(inner) for inner in value]
+    return text(value) if isinstance(value, str) else value
+
+
 def write_aggregate(run: Any, source: Source, sample_limit: int) -> None:
     """Curves against measured tokens, the points table, a Pareto scatter, all points' replies side by side, figures."""
     import wandb
@@ -296,10 +317,12 @@ def write_aggregate(run: Any, source: Source, sample_limit: int) -> None:
     for name in CURVES:
         run.define_metric(f"{name}/*", step_metric="mean_visual")
     for row in sorted(source.rows, key=lambda row: row.get("mean_visual") or 0.0):
-        series = row.get("pruner") or row["point"]
+        parts = [str(row[key]) for key in ("pruner", "draft", "quantization") if row.get(key)]
+        series = " + ".join(parts) or row["point"]
         values = {f"{name}/{series}": row[name] for name in CURVES if row.get(name) is not None}
-        run.log({"mean_visual": row["mean_visual"], **values} if row.get("mean_visual") is not None else values)
-    lines = [[cell_of(row.get(column)) for column in POINT_COLUMNS] for row in source.rows]
+        values |= {"mean_visual": row["mean_visual"]} if row.get("mean_visual") is not None else {}
+        run.log(whole(values))
+    lines = [[cell_of(row.get(column)) for column in POINT_COLUMNS] for row in whole(source.rows)]
     table = wandb.Table(columns=list(POINT_COLUMNS), data=lines, allow_mixed_types=True)
     run.log({"points": table})
     run.log({"pareto": wandb.plot.scatter(table, "e2e_ms_p50", "accuracy", title="accuracy against end-to-end ms")})
@@ -307,7 +330,8 @@ def write_aggregate(run: Any, source: Source, sample_limit: int) -> None:
     figures = sorted((source.folder / "images").glob("accuracy_*.png"))
     if figures:
         run.log({f"figure/{figure.stem}": wandb.Image(str(figure)) for figure in figures})
-    run.summary.update({f"accuracy/{row['point']}": row["accuracy"] for row in source.rows if row.get("accuracy")})
+    found = {row["point"]: row.get("accuracy") for row in source.rows}
+    run.summary.update({f"accuracy/{text(point)}": value for point, value in found.items() if value is not None})
 
 
 def cell_of(value: Any) -> Any:
