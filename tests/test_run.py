@@ -1,0 +1,402 @@
+"""The main job end to end on a tiny random LLaVA: records, order, pairing, agreement, errors, resume."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from running import typed, write_tiny_llava
+from safetensors.torch import load_file, save_file
+
+from mmaccel.benchmarks.base import Benchmark, Sample
+from mmaccel.jobs.facts import account, cells, evidence, survivors
+from mmaccel.jobs.gate import Plan
+from mmaccel.jobs.paired import Paired
+from mmaccel.jobs.pictures import seen_box, within
+from mmaccel.jobs.points import BASELINE, Point
+from mmaccel.jobs.sample import Asker, conversation
+from mmaccel.measure.cost import Geometry, macs
+from mmaccel.measure.record import RECORD_KEYS, RunFolder
+from mmaccel.models.load import VLM
+from mmaccel.pruning.fastv import FastV
+
+ROOT = Path(__file__).parents[1]
+VISUAL, DEPTH = 576, 3
+SMALL = ("tracker=off", "sampler.max_new_tokens=3", "job.maps=1", "machine.threads=1")
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    return write_tiny_llava(tmp_path_factory.mktemp("tiny") / "llava")
+
+
+@pytest.fixture(scope="module")
+def vlm(checkpoint):
+    return VLM.load(checkpoint)
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def smoke(monkeypatch, checkpoint, *more):
+    model = ("model=llava", f"model.path={checkpoint}")
+    return typed(monkeypatch, "+experiment=smoke", *model, *SMALL, "output=run", *more)
+
+
+def records(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def finished(checkpoint, tmp_path_factory):
+    """One run of the smoke experiment: three samples, five points."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert smoke(patch, checkpoint, "limit=3", "benchmark.kinds=[exist,count]") == 0
+    return folder / "run"
+
+
+def test_the_run_folder_is_whole(finished):
+    names = {path.name for path in finished.iterdir()}
+    assert names >= {"config.yaml", "provenance.json", "records.jsonl", "points.csv", "summary.json", "report.html"}
+    rows = (finished / "points.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows[1:]] == [
+        BASELINE, "keep_all", "fastv ratio=0.5", "random ratio=0.5", "pool ratio=0.5",
+    ]  # fmt: skip
+    assert not [path for path in finished.parent.iterdir() if path != finished], "nothing is left beside the run folder"
+
+
+def test_every_sample_goes_through_every_point_in_rotating_order(finished):
+    found = records(finished)
+    assert len(found) == 15
+    by_sample = [found[at : at + 5] for at in (0, 5, 10)]
+    orders = [[record["point"] for record in group] for group in by_sample]
+    assert all(len({record["sample"] for record in group}) == 1 for group in by_sample)
+    assert orders[1] == orders[0][1:] + orders[0][:1]
+    assert orders[2] == orders[0][2:] + orders[0][:2]
+
+
+def test_a_record_holds_the_whole_contract(finished):
+    for record in records(finished):
+        assert set(record) == set(RECORD_KEYS)
+        assert record["error"] is None
+        stages, tokens = record["stages_ms"], record["tokens"]
+        assert set(stages) == {"preprocess", "vision", "prune", "prefill", "decode"}
+        assert 0 < record["ttft_ms"] < record["e2e_ms"]
+        assert stages["preprocess"] + stages["vision"] + stages["prune"] + stages["prefill"] <= record["ttft_ms"] + 0.5
+        assert sum(stages.values()) <= record["e2e_ms"] + 0.5
+        assert min(stages[name] for name in ("preprocess", "vision", "prefill")) > 0
+        assert tokens["generated"] == len(record["ids"]) <= 3
+        assert record["spec"]["emitted"] == tokens["generated"] - 1 == len(record["step_ms"])
+        assert tokens["visual"] == VISUAL
+        assert record["memory_mb"]["peak"] is None, "the processor's peak cannot be reset, so it is not measured"
+    assert len({(r["sample"], r["prompt_hash"]) for r in records(finished)}) == 3
+
+
+def test_costs_are_those_of_a_slow_count(finished):
+    found = {record["point"]: record for record in records(finished)[:5]}
+    text = found[BASELINE]["tokens"]["prompt"] - VISUAL
+    geometry = Geometry(layers=DEPTH, width=32, heads=4, kv_heads=4, head_dim=8, ffn=64)
+    standing = {BASELINE: [VISUAL] * 3, "keep_all": [VISUAL] * 3, "fastv ratio=0.5": [VISUAL, VISUAL, VISUAL // 2]}
+    standing["random ratio=0.5"] = standing["fastv ratio=0.5"]
+    for name, visual in standing.items():
+        record = found[name]
+        assert record["tokens"]["mean_visual"] == pytest.approx(sum(visual) / DEPTH)
+        assert record["kv_fraction"] == pytest.approx((sum(visual) + 3 * text) / (3 * (VISUAL + text)))
+        full = macs(geometry, [VISUAL + text] * DEPTH)
+        assert record["mac_fraction"] == pytest.approx(macs(geometry, [v + text for v in visual]) / full)
+    assert found[BASELINE]["tokens"]["kept"] == []
+    assert found["keep_all"]["tokens"]["kept"] == [VISUAL]
+    pooled, pruned = (found[name]["tokens"]["mean_visual"] for name in ("pool ratio=0.5", "fastv ratio=0.5"))
+    assert pruned - VISUAL / 24 <= pooled <= pruned, "matched, up to one row of the grid"
+
+
+def test_keep_all_says_what_the_baseline_says(finished):
+    by = {(record["point"], record["sample"]): record for record in records(finished)}
+    for (point, sample), record in by.items():
+        if point == "keep_all":
+            assert record["ids"] == by[BASELINE, sample]["ids"]
+
+
+def test_pictures_are_kept_for_the_first_samples_only(finished):
+    shown = records(finished)[0]["sample"]
+    folder = RunFolder.open(finished)
+    assert folder.picture(shown).is_file()
+    assert folder.picture(shown, "fastv ratio=0.5").is_file()
+    assert not folder.picture(shown, BASELINE).exists()
+    assert not folder.picture(records(finished)[-1]["sample"]).exists()
+
+
+def test_the_model_is_as_it_was_after_a_request(vlm):
+    asker = Asker(vlm, SimpleNamespace(max_new_tokens=2), {"do_sample": False})
+    sample = Sample("a", "k", Image.new("RGB", (40, 40), "red"), ("what?",), (None,))
+
+    def state():
+        own = {name: value for name, value in vars(vlm.model.model).items() if not name.startswith("_")}
+        return own, [len(m._forward_pre_hooks) + len(m._forward_hooks) for m in vlm.model.modules()]
+
+    asker.ask(None, sample, [])  # the library installs hooks of its own in its first call
+    before = state()
+    asker.ask(FastV(layer=2, ratio=0.5), sample, [])
+    assert state() == before
+
+
+def test_sampled_answers_are_the_same_dice_for_every_point(vlm):
+    asker = Asker(vlm, SimpleNamespace(max_new_tokens=6), {"do_sample": True, "temperature": 1.0}, seed=3)
+    sample = Sample("a", "k", Image.new("RGB", (40, 40), "red"), ("what?",), (None,))
+    first, again = (asker.ask(None, sample, [])[0]["ids"] for _ in range(2))
+    assert first == again
+    other = Asker(vlm, SimpleNamespace(max_new_tokens=6), {"do_sample": True, "temperature": 1.0}, seed=4)
+    assert other.ask(None, sample, [])[0]["ids"] != first
+
+
+def test_an_interrupted_run_resumes_without_loss_or_repetition(monkeypatch, checkpoint, here, capsys, finished):
+    ask, asked = Asker.ask, []
+
+    def stops(self, pruner, sample, said, limit=None):
+        asked.append(sample.id)
+        if len([None for _ in asked]) == 13:
+            raise KeyboardInterrupt
+        return ask(self, pruner, sample, said, limit)
+
+    words = ("limit=3", "benchmark.kinds=[exist,count]")
+    monkeypatch.setattr(Asker, "ask", stops)
+    assert smoke(monkeypatch, checkpoint, *words) == 130
+    monkeypatch.setattr(Asker, "ask", ask)
+    kept = (here / "run" / "records.jsonl").read_bytes()
+    assert 0 < len(records(here / "run")) < 15
+    with (here / "run" / "records.jsonl").open("ab") as file:
+        file.write(b'{"point": "torn')
+    capsys.readouterr()
+    assert smoke(monkeypatch, checkpoint, *words, "seed=5", "resume=run") == 2
+    assert "seed: was 0, now 5" in capsys.readouterr().err
+    assert smoke(monkeypatch, checkpoint, *words, "resume=run") == 0
+    found = records(here / "run")
+    assert (here / "run" / "records.jsonl").read_bytes().startswith(kept)
+    assert len({(r["point"], r["sample"], r["turn"]) for r in found}) == len(found) == 15
+    whole = {(r["point"], r["sample"]): r["ids"] for r in records(finished)}
+    assert {(r["point"], r["sample"]): r["ids"] for r in found} == whole, "the answers of an unstopped run"
+    assert smoke(monkeypatch, checkpoint, *words) == 2
+    assert "already holds a run; continue it with resume=" in capsys.readouterr().err
+
+
+@pytest.fixture
+def photographs(here):
+    """Two good pictures and one that is cut off after its header."""
+    generator = np.random.default_rng(0)
+    folder = here / "pictures"
+    folder.mkdir()
+    for name in ("a.jpg", "b.png", "cut.jpg"):
+        Image.fromarray(generator.integers(0, 255, (80, 60, 3), dtype=np.uint8)).save(folder / name)
+    whole = (folder / "cut.jpg").read_bytes()
+    (folder / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    return folder
+
+
+def test_ones_own_pictures_agreement_and_a_broken_one(monkeypatch, checkpoint, here, photographs, capsys):
+    words = ("benchmark=folder", f"benchmark.path={photographs}", "benchmark.ask=[what is it?]", "limit=null")
+    assert smoke(monkeypatch, checkpoint, *words) == 0
+    found = records(here / "run")
+    broken = [record for record in found if record["error"]]
+    assert len(found) == 15
+    assert [record["kind"] for record in broken] == ["unreadable"] * 5
+    assert "error: " in capsys.readouterr().err
+    for record in found:
+        if record["error"]:
+            continue
+        base = next(r for r in found if (r["point"], r["sample"]) == (BASELINE, record["sample"]))
+        assert record["score"]["correct"] == float(record["parsed"] == base["parsed"])
+        assert record["score"]["agreement"] is True
+    rows = json.loads((here / "run" / "summary.json").read_text())["points"]
+    assert [row["errors"] for row in rows] == [1] * 5
+    assert rows[0]["accuracy"] == 1.0
+
+
+def test_the_table_and_page_are_built_again_from_the_records(monkeypatch, finished, here, capsys):
+    before = (finished / "points.csv").read_text()
+    for name in ("points.csv", "report.html"):
+        (finished / name).unlink()
+    assert typed(monkeypatch, "job=report", f"job.folder={finished}") == 0
+    assert (finished / "points.csv").read_text() == before
+    assert (finished / "report.html").is_file()
+    assert "fastv ratio=0.5" in capsys.readouterr().out
+    assert typed(monkeypatch, "job=report", f"job.folder={here}") == 2
+
+
+def test_a_finished_run_is_pushed_by_the_tracker_and_the_sync_line_is_printed(monkeypatch, finished, capsys):
+    pushed = []
+    monkeypatch.setattr("mmaccel.measure.tracker.push", lambda folder, **_: pushed.append(folder) or "wandb sync X")
+    assert typed(monkeypatch, "job=push", f"job.folder={finished}") == 0
+    assert pushed == [finished]
+    assert "wandb sync X" in capsys.readouterr().out
+
+
+def test_a_model_that_does_not_see_stops_before_the_first_point(monkeypatch, checkpoint, here, capsys):
+    shutil.copytree(checkpoint, here / "blind")
+    weights = load_file(here / "blind" / "model.safetensors")
+    cut = {name: torch.zeros_like(t) for name, t in weights.items() if "multi_modal_projector.linear_2" in name}
+    assert cut
+    save_file(weights | cut, here / "blind" / "model.safetensors", {"format": "pt"})
+    assert smoke(monkeypatch, here / "blind", "limit=1") == 2
+    assert "the picture does not reach the model" in capsys.readouterr().err
+    assert not (here / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("pruner.layer=3",), "layer: got 3, valid are"),
+        (("machine.dtype=float8",), "float32, bfloat16, float16"),
+        (("machine=cuda",), "torch finds no CUDA device here; machine=cpu runs anywhere"),
+        (("sampler.max_new_tokens=100000",), "the model's context is 4096"),
+        (("model.path=/no/where",), "model path: got '/no/where'"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_what_cannot_work_is_refused_before_the_model_is_loaded(monkeypatch, checkpoint, here, capsys, words, said):
+    if "machine=cuda" in words and torch.cuda.is_available():
+        pytest.skip("this machine has one")
+    monkeypatch.setattr("mmaccel.models.load.load_weights", lambda *a, **k: pytest.fail("the weights were read"))
+    assert smoke(monkeypatch, checkpoint, *words) == 2
+    assert said in capsys.readouterr().err
+    assert not (here / "run").exists()
+
+
+def test_a_checkpoint_without_its_processor_is_named(monkeypatch, checkpoint, here, capsys):
+    shutil.copytree(checkpoint, here / "half")
+    for name in ("preprocessor_config.json", "tokenizer.json"):
+        (here / "half" / name).unlink()
+    assert smoke(monkeypatch, here / "half") == 2
+    assert "the model's processor is missing: preprocessor_config.json" in capsys.readouterr().err
+
+
+def test_a_run_in_which_nothing_succeeds_fails_early(monkeypatch, checkpoint, here, capsys):
+    asked = []
+
+    def breaks(self, pruner, sample, said, limit=None):
+        asked.append(sample.id)
+        raise RuntimeError("kernel is sad")
+
+    monkeypatch.setattr(Asker, "ask", breaks)
+    assert smoke(monkeypatch, checkpoint, "limit=9") == 1
+    said = "no request of the first 3 samples succeeded; the last said: RuntimeError: kernel is sad"
+    assert said in capsys.readouterr().err
+    assert len(set(asked)) == 3
+
+
+class Dialogue(Benchmark):
+    """One picture, two turns, the second without an answer."""
+
+    name, max_new_tokens = "dialogue", 2
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        image = Image.fromarray(np.random.default_rng(1).integers(0, 255, (50, 50, 3), dtype=np.uint8))
+        return Sample("talk", "k", image, ("what?", "and then?"), ("cat", None))
+
+    def score(self, sample, replies):
+        if sample.reference[len(replies) - 1] is None:
+            return {"correct": None, "parsed": replies[-1]}
+        return {"correct": float(replies[-1] == "cat"), "parsed": replies[-1]}
+
+
+def test_turns_carry_the_conversation_and_resume_in_the_middle(vlm, tmp_path):
+    points = [Point(BASELINE), Point("fastv", {})]
+    plan = Plan(Dialogue(), 1, {}, {BASELINE: None, "fastv": FastV(layer=2, ratio=0.9)})
+    asker = Asker(vlm, plan.benchmark, {"do_sample": False})
+    with RunFolder.create(tmp_path / "run", {}, {}) as folder:
+        paired = Paired(asker, plan, folder, warmup=0, maps=0)
+        first = next(iter(paired.sample(0, points)))  # stopped after one record
+        assert (first["point"], first["turn"]) == (BASELINE, 0)
+    with RunFolder.resume(tmp_path / "run", {}) as folder:
+        rest = list(Paired(asker, plan, folder, warmup=0, maps=0).sample(0, points))
+        assert [(r["point"], r["turn"]) for r in rest] == [(BASELINE, 1), ("fastv", 0), ("fastv", 1)]
+    assert rest[0]["tokens"]["prompt"] > first["tokens"]["prompt"] + 4
+    assert rest[0]["score"] == {"correct": 1.0, "agreement": True}
+    assert rest[2]["score"]["correct"] == float(rest[2]["parsed"] == rest[0]["parsed"])
+    assert "agreement" not in first["score"]
+
+
+def test_a_conversation_alternates_and_shows_the_picture_once():
+    said = conversation("picture", ("one?", "two?", "three?"), ["uno", "due"])
+    assert [message["role"] for message in said] == ["user", "assistant", "user", "assistant", "user"]
+    assert [len(message["content"]) for message in said] == [2, 1, 1, 1, 1]
+    assert said[-1]["content"][0]["text"] == "three?"
+
+
+def event_of(kept: list[list[int]]) -> SimpleNamespace:
+    """A 2 × 2 grid behind one text column, past = 10; `kept`: per stop the surviving cells."""
+    grid = torch.full((1, 6, 5), -1)
+    grid[0, 1:5] = torch.tensor([[0, 0, 0, y, x] for y in (0, 1) for x in (0, 1)])
+    mask = torch.tensor([[False, True, True, True, True, False]])
+    stops = []
+    for layer, alive in enumerate(kept, 1):
+        column = torch.tensor([[-1, 10, *(11 + cell for cell in alive), 15]])
+        stops.append(SimpleNamespace(layer=layer, column=column, visual=torch.tensor([len(alive)])))
+    prompt, visual = torch.tensor([6]), torch.tensor([4])
+    return SimpleNamespace(past=10, grid=grid, visual_mask=mask, stops=stops, prompt=prompt, visual=visual)
+
+
+def test_evidence_is_counted_on_the_grid():
+    event = event_of([[0, 1, 3], [3]])
+    assert [kept.tolist() for kept in survivors(event)] == [[True, True, False, True], [False, False, False, True]]
+    right_half = ((0.5, 0.0, 1.0, 1.0),)
+    assert evidence(event, right_half) == {"tokens": 2, "kept_fraction": [1.0, 0.5]}
+    assert evidence(event, ((0.0, 0.6, 0.4, 0.9),)) == {"tokens": 1, "kept_fraction": [0.0, 0.0]}
+    assert evidence(event, ()) is None
+    assert evidence(None, right_half) is None
+    tiled = event_of([[0]])
+    tiled.grid[0, 1, 1] = 1
+    assert cells(tiled) is None
+
+
+def test_the_account_of_an_event():
+    geometry = Geometry(layers=4, width=8, heads=2, kv_heads=1, head_dim=4, ffn=16)
+    book, tokens = account(geometry, 0, 0, event_of([[0, 1, 3], [3]]), generated=5)
+    assert tokens == {"prompt": 6, "visual": 4, "kept": [3, 1], "mean_visual": (4 + 3 + 1 + 1) / 4, "generated": 5}
+    assert book.kv_fraction == pytest.approx((6 + 5 + 3 + 3) / 24)
+
+
+def test_a_centre_crop_moves_the_boxes():
+    square = {"height": 336, "width": 336}
+    cropping = SimpleNamespace(do_center_crop=True, size={"shortest_edge": 336}, crop_size=square)
+    wide = Image.new("RGB", (800, 400))
+    seen = seen_box(wide, cropping)
+    assert seen == (0.25, 0.0, 0.75, 1.0)
+    assert within([(0.0, 0.0, 0.5, 0.5), (0.8, 0.0, 0.9, 1.0)], seen) == [(0.0, 0.0, 0.5, 0.5)]
+    assert seen_box(wide, SimpleNamespace(do_center_crop=False)) == (0.0, 0.0, 1.0, 1.0)
+
+
+@pytest.mark.slow
+def test_a_killed_run_loses_nothing(checkpoint, tmp_path):
+    """kill -9 at three moments, then the same command with resume=."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    words = ["+experiment=smoke", "model=llava", f"model.path={checkpoint}", *SMALL, "limit=12", "output=run"]
+    command, lines = [sys.executable, "-m", "mmaccel.run", *words], tmp_path / "run" / "records.jsonl"
+    for wanted in (3, 17, 40):
+        more = ["resume=run"] if lines.exists() else []
+        process = subprocess.Popen([*command, *more], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+        while process.poll() is None and (not lines.exists() or lines.read_bytes().count(b"\n") < wanted):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kept = lines.read_bytes()
+    assert subprocess.run([*command, "resume=run"], cwd=tmp_path, env=environment, check=False).returncode == 0
+    assert lines.read_bytes().startswith(kept[: kept.rindex(b"\n") + 1])
+    found = records(tmp_path / "run")
+    assert len({(r["point"], r["sample"], r["turn"]) for r in found}) == len(found) == 60
