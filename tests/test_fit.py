@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from layouts.weights import NAMES, random_model, write_checkpoint
+from safetensors.torch import save_file
 
 from mmaccel.models import fit as module
 from mmaccel.models.checkpoint import Checkpoint
@@ -35,6 +36,13 @@ def test_bytes_are_those_of_the_loaded_model(family, layout, pickle, tmp_path):
     layers = model.get_decoder().layers
     linear = sum(m.weight.numel() for m in layers.modules() if isinstance(m, torch.nn.Linear))
     assert check_fit(tmp_path, **SMALL).weights.linear == linear
+
+
+def test_a_head_stored_beside_its_tied_embedding_counts_once(tmp_path):
+    weights_written = write_checkpoint(tmp_path, "qwen3_vl")
+    head = {"lm_head.weight": weights_written["model.language_model.embed_tokens.weight"].clone()}
+    save_file({**weights_written, **head}, tmp_path / "model.safetensors")
+    assert check_fit(tmp_path, **SMALL).weight_bytes == random_model("qwen3_vl").num_parameters() * 4
 
 
 def test_cache_bytes_are_those_of_the_librarys_cache(llava):

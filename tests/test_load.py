@@ -18,7 +18,7 @@ from mmaccel.models.load import KEPT_WHOLE, VLM
 from mmaccel.registry import build, names
 
 # family → (width, height) → visual tokens as published: (336/14)²; (w/28)(h/28) and (w/32)(h/32), rounded to whole
-# merged patches within the limits; 64 a tile of 512, tiles of the picture scaled to 2048 and the whole picture once more
+# merged patches within the limits; 64 a tile of 512, for the tiles of the picture scaled to 2048 and for the whole once
 DOCUMENTED = {
     "llava": {(640, 480): 576, (90, 300): 576},
     "qwen2_5_vl": {(640, 480): 23 * 17, (90, 300): 3 * 11, (20, 20): 4},
@@ -484,7 +484,10 @@ def test_quantisation_reaches_the_decoder_only(folders, family):
     assert not [n for n in narrow if n.startswith(KEPT_WHOLE)]
 
 
-def test_names_kept_whole_exist_in_some_family(vlms):
-    """A renamed module would silently be quantised."""
-    known = {n for vlm in vlms.values() for n, _ in vlm.model.named_modules()}
-    assert set(KEPT_WHOLE) <= known
+@pytest.mark.parametrize("family", FAMILIES)
+def test_kept_whole_covers_every_linear_layer_outside_the_decoder(vlms, family):
+    """A renamed tower or projector would silently be quantised."""
+    model = vlms[family].model
+    decoder = set(model.get_decoder().layers.modules())
+    linear = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+    assert {n for n, m in linear.items() if m not in decoder} == {n for n in linear if n.startswith(KEPT_WHOLE)}
