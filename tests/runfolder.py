@@ -32,7 +32,7 @@ PROVENANCE = {
 }  # fmt: skip
 
 
-def points(suffix: str = "") -> list[dict]:
+def points(suffix: str = "", count: int | None = None) -> list[dict]:
     sweep = [("baseline", None, None), ("keep_all", "keep_all", None)]
     sweep += [(f"fastv ratio={r}", "fastv", r) for r in (0.3, 0.5, 0.7, 0.8, 0.9)]
     sweep += [(f"pyramiddrop ratio={r}", "pyramiddrop", r) for r in (0.3, 0.5, 0.7)]
@@ -40,7 +40,7 @@ def points(suffix: str = "") -> list[dict]:
     sweep += [(f"pool ratio={r}", "pool", r) for r in (0.3, 0.5, 0.7, 0.9)]
     return [
         {"name": name + suffix, "pruner": pruner and pruner + suffix, "ratio": ratio} for name, pruner, ratio in sweep
-    ]
+    ][:count]
 
 
 def stops(pruner: str | None, ratio: float | None) -> list[tuple[int, int]]:
@@ -87,11 +87,11 @@ def record(point: dict, index: int, rng: np.random.Generator, luck: float, suffi
     }  # fmt: skip
 
 
-def records(n: int, seed: int, suffix: str = "") -> Iterator[dict]:
+def records(n: int, seed: int, suffix: str = "", count: int | None = None) -> Iterator[dict]:
     rng = np.random.default_rng(seed)
     for index in range(n):
         luck = float(rng.random())
-        for point in points(suffix):
+        for point in points(suffix, count):
             yield record(point, index, rng, luck, suffix)
 
 
@@ -122,18 +122,20 @@ def pictures(folder: RunFolder, count: int, suffix: str = "") -> None:
             survival_map(image, (24, 24), kept).save(folder.picture(name, point["name"]))
 
 
-def make_run(path: Path, *, n: int = 120, seed: int = 0, with_pictures: int = 3, hostile: bool = False) -> RunFolder:
-    """Records, points and pictures of a run; `hostile` puts markup, scripts and odd characters into every string."""
+def make_run(
+    path: Path, *, n: int = 120, count: int | None = None, with_pictures: int = 3, hostile: bool = False
+) -> RunFolder:
+    """n samples through the first `count` points; `hostile` puts markup and odd characters into every string."""
     suffix = HOSTILE if hostile else ""
     config = CONFIG | ({"name": HOSTILE, HOSTILE: HOSTILE} if hostile else {})
     folder = RunFolder.create(path, config, PROVENANCE | ({"command": HOSTILE} if hostile else {}))
     with folder:
-        for one in records(n, seed, suffix):
+        for one in records(n, 0, suffix, count):
             folder.append(one)
         if hostile:
             folder.append({"point": f"baseline{suffix}", "sample": HOSTILE, "turn": 0, "error": HOSTILE})
         pictures(folder, with_pictures, suffix)
-        write_points(folder, points_table(folder.records(), points(suffix), f"baseline{suffix}", resamples=500))
+        write_points(folder, points_table(folder.records(), points(suffix, count), f"baseline{suffix}", resamples=500))
     return folder
 
 

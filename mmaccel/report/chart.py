@@ -70,8 +70,9 @@ def ranges(marks: Sequence[Mark]) -> tuple[tuple[float, float], tuple[float, flo
     xs = [mark.x for mark in marks]
     ys = [y for mark in marks for y in (mark.y, mark.low, mark.high) if y is not None]
     pad = 0.05 * (max(xs) - min(xs)) or 0.05 * abs(max(xs)) or 0.5
-    low, high = math.floor(20 * min(ys) - 1e-9) / 20, math.ceil(20 * max(ys) + 1e-9) / 20
-    return (max(min(xs) - pad, 0.0) if min(xs) >= 0 else min(xs) - pad, max(xs) + pad), (low, max(high, low + 0.1))
+    high = min(math.ceil(20 * max(ys) + 1e-9) / 20, 1.0)  # nobody is right more often than always
+    low = max(min(math.floor(20 * min(ys) - 1e-9) / 20, high - 0.1), 0.0)
+    return (max(min(xs) - pad, 0.0), max(xs) + pad), (low, max(high, 0.1))
 
 
 def inner_ticks(span: tuple[float, float], count: int) -> list[float]:

@@ -6,6 +6,7 @@ Drawn without a display and without pyplot's global state, so it can run beside 
 from collections.abc import Sequence
 from pathlib import Path
 
+from mmaccel.report.markup import clean
 from mmaccel.report.series import AXES, Row, Series, all_series, baseline_of, marks_of
 
 METHODS = ("#2a6fc9", "#d9622b", "#178a5e", "#8a52c4", "#b7860b", "#c8487f")
@@ -61,5 +62,6 @@ def draw(axes, series: Sequence[Series], baseline: Row | None, axis: str, label:
 
 def literal(text: str) -> str:
     """No math mode, no hidden legend entry: a name is a name."""
-    safe = text.replace("$", r"\$")
+    whole = clean(text)
+    safe = (whole if len(whole) <= 48 else whole[:47] + "…").replace("$", r"\$")  # a legend must leave room to draw
     return f"\u200b{safe}" if safe.startswith("_") else safe

@@ -92,6 +92,7 @@ def baseline_of(rows: Sequence[Row]) -> Row | None:
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Round numbers that cover low … high; about `count` of them."""
     span = (high - low) or abs(high) or 1.0
+    high = low + span
     raw = span / max(count - 1, 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
