@@ -2,7 +2,10 @@
 
 import io
 import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -443,6 +446,36 @@ def test_what_this_machine_lacks_is_said_with_its_install_line(folders, monkeypa
 def test_paths_that_are_refused(path, message):
     with pytest.raises(ValueError, match=message):
         VLM.load(path)
+
+
+HUB = """
+from pathlib import Path
+import sys
+from huggingface_hub import constants
+from layouts.weights import write_checkpoint
+from mmaccel.models.load import VLM
+
+root, commit = Path(constants.HF_HUB_CACHE) / "models--owner--name", "a" * 40
+write_checkpoint(root / "snapshots" / commit, "qwen2_5_vl", "old", sharded=True)
+(root / "refs").mkdir()
+(root / "refs" / "main").write_text(commit)
+for revision in (None, "main", commit):
+    vlm = VLM.load("owner/name", revision=revision)
+    assert (vlm.source, vlm.revision, vlm.path.name) == ("owner/name", commit, commit)
+try:
+    VLM.load("owner/name", revision="v2")
+except ValueError as refused:
+    assert "as a Hub name it cannot be had" in str(refused)
+else:
+    sys.exit("an unknown revision was accepted")
+"""
+
+
+def test_a_hub_name_loads_from_its_cache(tmp_path):
+    """In a process of its own: where the cache lies is read once, when the Hub's client is imported."""
+    tests = Path(__file__).parent
+    found = {"PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    subprocess.run([sys.executable, "-c", HUB], check=True, env={**os.environ, **found})
 
 
 def test_other_models_and_foreign_tokenizers_are_refused(broken):

@@ -93,17 +93,21 @@ def located(path: str | Path, revision: str | None) -> tuple[Path, str | None]:
 
 
 def downloaded(name: str, revision: str | None) -> tuple[Path, str]:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub import constants, snapshot_download
 
     try:
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=SMALL_FILES))
-    except (OSError, ValueError, HfHubHTTPError) as failed:
-        raise ValueError(
-            f"model path: got {name!r}; there is no such folder here, and as a Hub name it cannot be had: "
-            f"{str(failed).splitlines()[0]}"
-        ) from failed
-    return folder, folder.name
+        folder = snapshot_download(
+            name, revision=revision, allow_patterns=SMALL_FILES, local_files_only=constants.HF_HUB_OFFLINE
+        )
+    except Exception as failed:  # the client lets its own, the HTTP library's and the system's errors through
+        try:
+            folder = snapshot_download(name, revision=revision, allow_patterns=SMALL_FILES, local_files_only=True)
+        except Exception:
+            raise ValueError(
+                f"model path: got {name!r}; there is no such folder here, and as a Hub name it cannot be had: "
+                f"{(str(failed) or type(failed).__name__).splitlines()[0]}"
+            ) from failed
+    return Path(folder), Path(folder).name
 
 
 def checked_config(folder: Path) -> dict[str, Any]:
