@@ -179,7 +179,7 @@ def samples(path: Path, rows: Sequence[Row], records: Sequence[Mapping[str, Any]
         return Markup()
     room = Room(PICTURE_BYTES)
     cards = [sample_card(path, rows, replies[sample], room) for sample in shown]
-    lead = "The picture, the question, and what each point answered; below a point's name, the patches that were left "
+    lead = "The picture, the question, and what each point answered; above a point's name, the patches that were left "
     lead += "standing after each of its stations. Samples on which the points disagree come first."
     return section("Samples", lead, tag("div", *cards, class_="samples"))
 
