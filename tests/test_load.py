@@ -99,6 +99,19 @@ def test_every_layout_loads_every_weight(family, layout, stored, tmp_path):
     assert (vlm.path, vlm.source, vlm.revision) == (tmp_path, str(tmp_path), None)
 
 
+def test_the_first_smolvlms_are_idefics3(folders, vlms, tmp_path):
+    """Same files under another model_type: same weights, same prompt, same logits."""
+    shutil.copytree(folders["smolvlm"], tmp_path, dirs_exist_ok=True)
+    vision = json.loads((tmp_path / "config.json").read_text())["vision_config"] | {"model_type": "idefics3_vision"}
+    edit(tmp_path / "config.json", model_type="idefics3", architectures=None, vision_config=vision)
+    edit(tmp_path / "preprocessor_config.json", image_processor_type="Idefics3ImageProcessor")
+    vlm, twin, talk = VLM.load(tmp_path), vlms["smolvlm"], [[user("What is it?", picture(600, 100))]]
+    assert type(vlm.model).__name__ == "Idefics3ForConditionalGeneration"
+    with torch.no_grad():
+        ours, theirs = (v.model(**v.inputs(talk)).logits[0, -1] for v in (vlm, twin))
+    assert torch.allclose(ours, theirs, atol=1e-4)
+
+
 def test_dtype_and_attention_are_what_was_asked_for(folders):
     vlm = VLM.load(folders["llava"], dtype="bfloat16", attention="eager")
     assert vlm.model.dtype == torch.bfloat16
