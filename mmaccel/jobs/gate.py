@@ -41,7 +41,7 @@ def checked_plan(config: Mapping[str, Any], points: list[Point], foreign: bool) 
     model = model_node(config)
     found = checkpoint(model["path"], model.get("revision"))
     processor = Processor.load(found.folder, trust_remote_code=bool(model.get("trust_remote_code")))
-    load_options(*(model[name] for name in FROM_MACHINE), model.get("quantization"))  # what this machine cannot do
+    load_options(model["dtype"], model["device"], model["attention"], model.get("quantization"))
     depth = processor.layout.config.get_text_config().num_hidden_layers
     pruners = {point.name: point.pruner(depth, foreign) for point in points}
     sample = benchmark[0]
