@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
+from mmaccel.attach import attach
 from mmaccel.cache import cache_in, logical_length
 from mmaccel.decoding.accept import accept
 from mmaccel.decoding.sampling import Committed, Sampler
@@ -431,6 +432,34 @@ def test_a_stop_string_in_the_prompt_does_not_count() -> None:
     assert new_tokens(model, inputs, speculate).shape[1] == NEW
 
 
+def words() -> Any:
+    """A real tokenizer over the tiny vocabulary: short pieces with spaces, in random order."""
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    letters = list("abcdefghijklm \n.")
+    pairs = [(a, b) for a in letters for b in letters][: 128 - len(letters)]
+    pieces = [*letters, *(a + b for a, b in pairs)]
+    random.Random(0).shuffle(pieces)
+    backend = Tokenizer(models.BPE({piece: at for at, piece in enumerate(pieces)}, pairs))
+    backend.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+@pytest.mark.parametrize("writer", [None, "right"])
+def test_stop_strings_equal_the_library(writer: str | None) -> None:
+    """Every substring of the answer of up to five letters, beginning and ending inside tokens."""
+    model, inputs, tokenizer = model_of("llava"), tiny_models.inputs("llava"), words()
+    plain = new_tokens(model, inputs)[0].tolist()
+    text = tokenizer.decode(plain)
+    for start in range(0, len(text) - 5, 3):
+        stop = text[start : start + 2 + start % 4]
+        head = scripted(model, inputs, writer)[1] if writer else None
+        ours = new_tokens(model, inputs, Speculate(head, tokenizer=tokenizer, stop_strings=[stop]))
+        theirs = new_tokens(model, inputs, stop_strings=[stop], tokenizer=tokenizer)
+        assert torch.equal(ours, theirs), repr(stop)
+
+
 class Third(StoppingCriteria):
     """Ends a row whose own ids hold `token`, whatever the other rows do."""
 
@@ -535,3 +564,26 @@ def test_accept_is_where_the_loop_decides() -> None:
     path, token = accept(Draft.empty(2), logits, Sampler(), Committed(torch.zeros(2, 1, dtype=torch.long)))
     assert path.shape == (2, 0)
     assert torch.equal(token, logits[:, 0].argmax(-1))
+
+
+# --- on a pruned target ----------------------------------------------------------------------------------------------
+
+
+def every_other(station: Any) -> Tensor:
+    """Keeps every second visual token: rows keep different numbers."""
+    return ~station.visual | (station.grid[..., 4] % 2 == 0)
+
+
+@pytest.mark.parametrize("writer", [None, "anything", "mixed"])
+@pytest.mark.parametrize("rows", [None, RAGGED], ids=["one", "ragged"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_lossless_with_respect_to_the_pruned_target(family: str, rows: list | None, writer: str | None) -> None:
+    model, inputs = model_of(family), tiny_models.inputs(family, rows)
+    full = library(model, inputs)
+    with attach(model, every_other, layer=2):
+        pruned = generate(model, inputs)
+        truth = pruned[:, inputs["input_ids"].shape[1] :]
+        head = Scripted(truth, *WRITERS[writer]) if writer else NoDraft()
+        assert torch.equal(generate(model, inputs, Speculate(head)), pruned)
+    assert not torch.equal(pruned, full)
+    assert torch.equal(generate(model, inputs, Speculate()), full)

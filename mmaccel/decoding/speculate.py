@@ -65,16 +65,15 @@ class Speculate:
         **model_kwargs: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
         _refuse(model, generation_config, self.head)
-        sampler = Sampler(logits_processor, bool(generation_config.do_sample), self._generator(input_ids))
+        generator = None if self.seed is None else Generator(input_ids.device).manual_seed(self.seed)
+        sampler = Sampler(logits_processor, bool(generation_config.do_sample), generator)
         committed = Committed(input_ids)
         stopping = Stopping(stopping_criteria, committed, self.tokenizer, self.stop_strings)
         target = Verifier(model, model_kwargs, committed.running, self.head.shape)
         stream = Stream(self.streamer, committed, _pad(generation_config))
         self.stats = Stats(finish=[None] * len(input_ids))
-        stream.prompt()
         with model._optimize_model_for_decode():
-            self._loop(target, sampler, committed, stopping, stream, generation_config)
-        stream.end()
+            self._loop(target, sampler, stopping, stream, generation_config)
         sequences = committed.sequences(stream.pad)
         if not generation_config.return_dict_in_generate:
             return sequences
@@ -85,17 +84,17 @@ class Speculate:
         self,
         target: Verifier,
         sampler: Sampler,
-        committed: Committed,
         stopping: Stopping,
         stream: "Stream",
         generation_config: GenerationConfig,
     ) -> None:
-        stats, head = self.stats, self.head
+        stats, head, committed = self.stats, self.head, stopping.committed
+        stream.prompt()
         began = time.perf_counter()
         logits = target.prefill(committed.prompt, generation_config)
         draft = Draft.empty(target.rows, logits.device)
-        _, token = accept(draft, logits, sampler, committed)
-        self._emit(draft, draft.tokens, token, committed, stopping)
+        path, token = accept(draft, logits, sampler, committed)
+        _emit(draft, path, token, stopping, stats, first=True)
         stats.first_token_at = time.perf_counter()
         stats.prefill_ms = 1000 * (stats.first_token_at - began)
         stream.put()
@@ -107,38 +106,34 @@ class Speculate:
             draft = head.propose(state, token, target.position, limit, sampler)
             logits = target.verify(token, draft)
             path, token = accept(draft, logits, sampler, committed)
-            kept = self._emit(draft, path, token, committed, stopping, step=True)
+            kept = _emit(draft, path, token, stopping, stats)
             head.observe(state, target.commit(path, kept))
             stats.step_ms.append(1000 * (time.perf_counter() - began))
             stream.put()
+        stream.end()
 
-    def _emit(
-        self,
-        draft: Draft,
-        path: Tensor,
-        token: Tensor,
-        committed: Committed,
-        stopping: Stopping,
-        step: bool = False,
-    ) -> list[int]:
-        """Appends what each running row says now, marks rows that end, and returns how many tokens each row said."""
-        said, offered, nodes = _to_host(draft, path, token)  # the step's one synchronisation
-        kept = [0] * len(said)
-        for row, fresh in enumerate(said):
-            if not committed.running[row]:
-                continue
-            room = stopping.room(row)
-            tokens, finish = stopping.cut(row, fresh)
-            committed.new[row] += tokens
-            kept[row] = len(tokens)
-            if step:
-                self.stats.count(len(tokens), min(len(fresh) - 1, len(tokens)), min(offered[row], room), nodes[row])
-            if finish:
-                committed.running[row], self.stats.finish[row] = False, finish
-        return kept
 
-    def _generator(self, input_ids: Tensor) -> Generator | None:
-        return None if self.seed is None else Generator(input_ids.device).manual_seed(self.seed)
+def _emit(
+    draft: Draft, path: Tensor, token: Tensor, stopping: Stopping, stats: Stats, *, first: bool = False
+) -> list[int]:
+    """Appends what each running row says now, marks rows that end, and returns how many tokens each row said.
+
+    first: these are the prefill's tokens, which are no step.
+    """
+    said, offered, nodes = _to_host(draft, path, token)  # the step's one synchronisation
+    kept, committed = [0] * len(said), stopping.committed
+    for row, fresh in enumerate(said):
+        if not committed.running[row]:
+            continue
+        room = stopping.room(row)
+        tokens, finish = stopping.cut(row, fresh)
+        committed.new[row] += tokens
+        kept[row] = len(tokens)
+        if not first:
+            stats.count(len(tokens), min(len(fresh) - 1, len(tokens)), min(offered[row], room), nodes[row])
+        if finish:
+            committed.running[row], stats.finish[row] = False, finish
+    return kept
 
 
 class Stream:

@@ -31,6 +31,7 @@ class Verifier:
         if model_kwargs.get("position_ids") is None:
             raise ValueError(f"{type(model).__name__}: got no position_ids, valid are models whose forward takes them")
         self.additive = _additive(model, shape)
+        self.opened: list[bool] = []  # the rows that `open` was made for
 
     def prefill(self, ids: Tensor, generation_config: Any) -> Tensor:
         """[B, 1, V] the logits after the prompt."""
@@ -42,8 +43,10 @@ class Verifier:
         if self.shape != "none":
             adopt(self.cache)  # raises for layers whose last slots cannot be taken back one by one
         self.mask: Tensor | None = self.given.get("attention_mask")
-        self.prompt = Seen(ids, self.given["position_ids"], None if self.mask is None else self.mask.bool())
-        last = self.given["position_ids"][..., -1:]
+        position, skip = self.given["position_ids"], self.given["position_ids"].shape[-1] - ids.shape[1]
+        valid = None if self.mask is None else self.mask[:, self.mask.shape[1] - ids.shape[1] :].bool()
+        self.prompt = Seen(ids, position[..., skip:], valid)
+        last = position[..., -1:]
         self.position = last.expand(*last.shape[:-2], self.rows, 1) + 1
         self.types = {name: self.given[name][..., -1:] for name in TYPES if self.given.get(name) is not None}
         self.limited = "logits_to_keep" in self.given
@@ -99,11 +102,9 @@ class Verifier:
             return torch.zeros_like(visible, dtype=self.additive).masked_fill_(~visible, closed)
         if self.mask is None:
             return None
-        if all(self.running):
-            open_columns = self.mask.new_ones(self.rows, q)
-        else:
-            open_columns = self.mask.new_tensor(self.running)[:, None].expand(-1, q)
-        return torch.cat([self.mask, open_columns], 1)
+        if self.running != self.opened:
+            self.opened, self.open = list(self.running), self.mask.new_tensor(self.running)[:, None]  # [B, 1]
+        return torch.cat([self.mask, self.open.expand(-1, q)], 1)
 
     def _past(self, length: int) -> Tensor:
         """[B, L] open committed columns."""
