@@ -30,9 +30,11 @@ def points(*words: str, method: str = "fastv") -> dict[str, object]:
 def test_alone_it_lists_everything_a_line_each(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert typed(monkeypatch) == 0
-    lines = capsys.readouterr().out.splitlines()
-    for group in ("job", "experiment", "pruner", "benchmark", "model"):
-        assert any(line.startswith(f"{group}s  ") for line in lines)
+    usage, *sections = capsys.readouterr().out.split("\n\n")
+    assert "+experiment=" in usage
+    by_group = {section.split("s  ")[0]: section.splitlines()[1:] for section in sections}
+    assert list(by_group) == ["job", "experiment", "pruner", "benchmark", "model"]
+    for group, lines in by_group.items():
         for name in registry.names(group):
             said = [line for line in lines if line.split()[:1] == [name]]
             assert len(said) == 1
