@@ -213,7 +213,10 @@ def test_ones_own_pictures_agreement_and_a_broken_one(monkeypatch, checkpoint, h
     broken = [record for record in found if record["error"]]
     assert len(found) == 15
     assert [record["kind"] for record in broken] == ["unreadable"] * 5
-    assert "error: " in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "error: " in shown.err
+    assert "accuracy is agreement with the unpruned reply" in shown.out
+    assert "5 of 15 records are errors" in shown.out
     for record in found:
         if record["error"]:
             continue

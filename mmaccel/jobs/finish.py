@@ -33,6 +33,8 @@ def finish(path: Path, benchmark: Benchmark | None, tracker: Any | None) -> None
     if not console.is_terminal:
         console.width = LOG_WIDTH
     console.print(points_table_rich(rows))
+    if any((record["score"] or {}).get("agreement") for record in records):
+        console.print("where there is no answer, accuracy is agreement with the unpruned reply, not being right")
     failed = sum(bool(record["error"]) for record in records)
     if failed:
         console.print(f"{failed} of {len(records)} records are errors and count in no number; records.jsonl says why")
