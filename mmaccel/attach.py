@@ -176,6 +176,7 @@ def attach(
         attachment.text.register_forward_pre_hook(attachment.text_forward, with_kwargs=True),
     ]
     wrapped = [name for name in ("get_image_features", "get_video_features") if hasattr(attachment.base, name)]
+    own = {name: vars(attachment.base)[name] for name in wrapped if name in vars(attachment.base)}  # others' wraps
     for name in wrapped:
         _wrap(attachment, name)
     try:
@@ -185,6 +186,7 @@ def attach(
             handle.remove()
         for name in wrapped:
             delattr(attachment.base, name)
+        vars(attachment.base).update(own)
 
 
 def _wrap(attachment: Attachment, name: str) -> None:

@@ -4,18 +4,16 @@ Three questions: our loop against the library's greedy `generate` (nothing attac
 pruning event against the bare library on a cache with the very same slots; a prefill under a pruner that keeps all.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache
 
 from mmaccel.attach import attach
 from mmaccel.cache import cache_argument, cache_in, fork, layers_of, logical_length
 from mmaccel.decoding.speculate import Speculate
-from mmaccel.jobs.study import median, paired_rounds, relative_cost, rounded, show_rows, write_study
+from mmaccel.jobs.study import Timed, median, paired_rounds, relative_cost, rounded, show_rows, write_study
 from mmaccel.jobs.task import Task
 from mmaccel.models.random_weights import LlavaGeometry, random_features, random_llava, random_prompt
 from mmaccel.pruning.fastv import FastV
@@ -67,7 +65,7 @@ class MechanismOverhead:
         write_study(task.output, rows, rounds, seed)
         show_rows("mechanism overhead: ours / library, median of paired rounds with 95 % interval", rows)
 
-    def loops(self, model: Any, prompt: dict[str, Any]) -> dict[str, Callable[[], None]]:
+    def loops(self, model: Any, prompt: dict[str, Any]) -> dict[str, Timed]:
         """Greedy, exactly `steps` tokens, features handed over afresh: generate empties the dictionary it is given."""
         fixed = {"max_new_tokens": self.steps, "min_new_tokens": self.steps, "do_sample": False, "pad_token_id": 0}
 
@@ -79,15 +77,15 @@ class MechanismOverhead:
         ours, theirs = generate(custom_generate=Speculate()), generate()
         if not torch.equal(ours, theirs):
             raise RuntimeError("our loop and the library's generate emit different tokens: timing them means nothing")
-        return {"ours": lambda: void(generate(custom_generate=Speculate())), "library": lambda: void(generate())}
+        return {"ours": lambda: generate(custom_generate=Speculate()), "library": generate}
 
-    def decode_steps(self, model: Any, prompt: dict[str, Any]) -> dict[str, Callable[[], None]]:
+    def decode_steps(self, model: Any, prompt: dict[str, Any]) -> dict[str, Timed]:
         """The same slots twice: in a cache that knows its columns, inside the block; in a plain one, outside."""
         name = cache_argument(model)
         with torch.no_grad(), attach(model, FastV(layer=self.layer, ratio=self.ratio)):
             pruned: Any = cache_in(model(**prompt, use_cache=True, logits_to_keep=1))
         length = logical_length(pruned)
-        plain = DynamicCache(config=model.get_decoder().config)
+        plain = type(pruned)(config=model.get_decoder().config)  # the library's own DynamicCache
         for mine, bare in zip(layers_of(pruned), layers_of(plain), strict=True):
             bare.update(mine.keys, mine.values)
 
@@ -105,9 +103,9 @@ class MechanismOverhead:
             with attach(model, FastV(layer=self.layer, ratio=self.ratio)):
                 walk(fork(pruned))
 
-        return {"ours": ours, "library": lambda: void(walk(fork(plain)))}
+        return {"ours": ours, "library": lambda: walk(fork(plain))}
 
-    def prefills(self, model: Any, prompt: dict[str, Any]) -> dict[str, Callable[[], None]]:
+    def prefills(self, model: Any, prompt: dict[str, Any]) -> dict[str, Timed]:
         @torch.no_grad()
         def forward() -> None:
             model(**prompt, use_cache=True, logits_to_keep=1)
@@ -117,7 +115,3 @@ class MechanismOverhead:
                 forward()
 
         return {"ours": ours, "library": forward}
-
-
-def void(_: Any) -> None:
-    """The timed call's result is not wanted."""

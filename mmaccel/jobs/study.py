@@ -21,7 +21,7 @@ from mmaccel.measure.record import write_atomic
 from mmaccel.measure.stats import Estimate, median_ratio_interval
 
 LOG_WIDTH = 160
-Timed = Callable[[], None]
+Timed = Callable[[], object]
 
 
 def milliseconds(work: Timed, device: str) -> float:

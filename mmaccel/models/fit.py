@@ -204,7 +204,7 @@ def free_memory(device: str) -> int | None:
     """Bytes a new model can take there; None where the system does not say."""
     place = torch.device(device)
     if place.type == "cuda":
-        return torch.cuda.mem_get_info(place)[0]
+        return torch.cuda.mem_get_info(place)[0] if torch.cuda.is_available() else None
     if place.type != "cpu":
         return None
     known = [amount for amount in (available(), container_room()) if amount is not None]
