@@ -5,7 +5,6 @@ t is one forward from picture features to the first logits; the tower is left ou
 the head are in both. t₀ is the bare library, paired with each t₁ in the same round.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 
 from mmaccel.attach import attach
-from mmaccel.jobs.study import median, paired_rounds, rounded, show_rows, write_study
+from mmaccel.jobs.study import Timed, median, paired_rounds, rounded, show_rows, write_study
 from mmaccel.jobs.task import Task
 from mmaccel.measure.cost import Geometry, ledger
 from mmaccel.measure.stats import bootstrap_interval
@@ -54,7 +53,7 @@ class PrefillScaling:
         efficiency_figure(rows, task.output, target=TARGET)
         show_rows(f"prefill: share of the saved MACs that the clock shows (target {TARGET})", rows)
 
-    def works(self, model: Any, geometry: LlavaGeometry, device: str, seed: int) -> dict[str, Callable[[], None]]:
+    def works(self, model: Any, geometry: LlavaGeometry, device: str, seed: int) -> dict[str, Timed]:
         prompt: dict[str, Any] = dict(
             random_prompt(geometry, before=self.before, after=self.after, device=device, seed=seed)
         )
@@ -64,7 +63,7 @@ class PrefillScaling:
         def bare() -> None:
             model(**prompt, use_cache=True, logits_to_keep=1)
 
-        def pruned(ratio: float) -> Callable[[], None]:
+        def pruned(ratio: float) -> Timed:
             def work() -> None:
                 with attach(model, FastV(layer=self.layer, ratio=ratio)):
                     bare()
