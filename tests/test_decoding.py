@@ -538,7 +538,7 @@ def test_a_static_cache_decodes_plainly_and_refuses_drafts() -> None:
     model, inputs = model_of("llava"), tiny_models.inputs("llava")
     static = {"cache_implementation": "static", "disable_compile": True}
     assert torch.equal(generate(model, inputs, Speculate(), **static), generate(model, inputs))
-    with pytest.raises(ValueError, match="valid is DynamicLayer"):
+    with pytest.raises(ValueError, match="layer 0 is a StaticLayer"):
         generate(model, inputs, scripted(model, inputs, "right")[0], **static)
 
 
