@@ -29,7 +29,7 @@ def findings() -> Iterator[Finding]:
     yield Finding("python", WORKS, platform.python_version())
     yield driver()
     yield package("torch", torch_state, "pip install -c constraints.txt torch")
-    yield package("cuda", cuda_state, "machine=cpu works; for CUDA a build of torch from pytorch.org that has it")
+    yield package("cuda", cuda_state, "machine=cpu works; for a GPU, torch's CUDA build")
     yield package("transformers", version_of("transformers"), "pip install -c constraints.txt transformers")
     yield package("attention=sdpa", sdpa_state, "model.attention=eager works everywhere")
     yield package("flash-attn", flash_state, 'pip install "mmaccel[gpu]"   (needs a CUDA device)')

@@ -9,6 +9,8 @@ from rich.table import Table
 from mmaccel.jobs.checks import BROKEN, MISSING, WORKS, findings
 from mmaccel.jobs.task import Task
 
+LOG_WIDTH = 160
+
 
 @dataclass(frozen=True)
 class Doctor:
@@ -28,4 +30,7 @@ class Doctor:
         for finding in found:
             state = f"[{colours[finding.state]}]{finding.state}[/]"
             table.add_row(finding.part, state, finding.detail, finding.mend.replace("[", r"\["))
-        Console(highlight=False).print(table)
+        console = Console(highlight=False)
+        if not console.is_terminal:
+            console.width = LOG_WIDTH
+        console.print(table)
