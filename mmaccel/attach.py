@@ -11,7 +11,7 @@ A *pruning event* is a forward that brings pictures; verify steps and plain late
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from mmaccel.columns import Needs, Station
 from mmaccel.models.family import Family, family_of
 from mmaccel.observe import Record, attention_rows, column_means, recording
 from mmaccel.pruning.base import FunctionPruner, Pruner
-from mmaccel.station import Event, PictureFacts
+from mmaccel.station import Brought, Event, PictureFacts
 from mmaccel.walk import EventWalk, narrow_later_forward
 
 POSITIONS = ("original", "compact")
@@ -42,23 +42,57 @@ class Attachment:
         self.events: list[Event] = []
         self.region: Tensor | None = None  # [B, q] evidence of the next prompt, set by whoever knows it
         self.first_logit = 1  # how many of the last columns have their logits asked for
+        self.in_flight: ExitStack | None = None  # the hooks of the forward that is under way
         self._pending: dict[str, Any] | None = None  # the forward that has begun and has not reached the text model yet
-        self._check()
+        self._encoding = False
+        self._check_text()
+        self._check_vision()
 
-    def _check(self) -> None:
+    def _check_text(self) -> None:
+        refusal = self.family.refusal(self.model.config)
+        if refusal:
+            raise ValueError(refusal)
         if self.positions not in POSITIONS:
             raise ValueError(f"positions: got {self.positions!r}, valid are {', '.join(POSITIONS)}")
         if self.positions == "compact" and self.family.rope == "mrope":
             raise ValueError("positions: compact is refused for M-RoPE families, valid is original")
+        valid = list(range(self.depth))
+        if not self.stations or list(self.stations) != [layer for layer in valid if layer in self.stations]:
+            raise ValueError(f"stations: got {self.stations}, valid are increasing layers in 0 … {self.depth - 1}")
         for layer in self.needs.text_layers:
-            if not 0 <= layer < self.depth:
+            if layer not in valid:
                 raise ValueError(f"needs.text_layers: got {layer}, valid are 0 … {self.depth - 1}")
-            if not any(layer <= station for station in self.stations):
-                raise ValueError(f"needs.text_layers: layer {layer} runs after the last station {max(self.stations)}")
-        if "cls" in self.needs.vision and self.family.cls_index is None:
-            raise ValueError(f"needs.vision: got cls, but a {self.model.config.model_type} tower has none; valid: mean")
-        if self.needs.vision - {"cls", "mean", "hidden"}:
-            raise ValueError(f"needs.vision: got {sorted(self.needs.vision)}, built so far are cls, mean, hidden")
+            if layer > self.stations[-1]:
+                raise ValueError(f"needs.text_layers: layer {layer} runs after the last station {self.stations[-1]}")
+        if "flex" in (self.text.config._attn_implementation or ""):
+            raise ValueError(
+                "attention: got flex, valid are sdpa, eager and flash: flex's block masks cannot be narrowed"
+            )
+        layer_class = type(self.text.layers[0])
+        if getattr(self.text, "gradient_checkpointing", False) and layer_class.__call__ is not nn.Module.__call__:
+            raise ValueError(
+                "gradient checkpointing: this library runs hooks again in the backward pass; switch it off"
+            )
+
+    def _check_vision(self) -> None:
+        needs, family = self.needs, self.family
+        if not needs.vision_layers and not needs.vision:
+            return
+        kind, modules = self.model.config.model_type, family.tower(self.base)
+        if needs.vision - {"cls", "mean"}:
+            raise ValueError(f"needs.vision: got {sorted(needs.vision)}, built so far are cls, mean")
+        if "cls" in needs.vision and family.cls_index is None:
+            raise ValueError(f"needs.vision: got cls, but a {kind} tower has none; valid: mean")
+        whole = family.whole_layers(self.model.config)
+        valid = range(len(modules)) if whole is None else whole
+        for layer in needs.vision_layers:
+            if (layer + len(modules) if layer < 0 else layer) not in valid:
+                raise ValueError(f"needs.vision_layers: got {layer}, valid for this {kind} are {list(valid)}")
+        backend = getattr(modules[0].config, "_attn_implementation", None) or ""
+        if family.packed and "flash" in backend:
+            raise ValueError(
+                f"needs.vision: a {kind} tower under flash mixes its pictures; load it with attention=sdpa"
+            )
 
     # -- hooks -------------------------------------------------------------------------------------------------------
 
@@ -81,26 +115,50 @@ class Attachment:
     def text_forward(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         pending, self._pending = self._pending, None
         logits, self.first_logit = self.first_logit, 1
-        if pending is not None and pending["facts"] is not None:
-            walk = EventWalk(self, pending["ids"], pending["mask"], pending["facts"], kwargs, logits)
+        self.clean_up()
+        if pending is not None and pending["facts"]:
+            facts = Brought(tuple(pending["facts"]))
+            walk = EventWalk(self, pending["ids"], pending["mask"], facts, kwargs, logits)
             walk.open()
             return None
         if caches.pruned_from(caches.cache_in(kwargs)) is None:
             return None
-        return args, narrow_later_forward(self.text, kwargs)
+        return args, narrow_later_forward(self, kwargs)
+
+    def clean_up(self) -> None:
+        """Takes away what an interrupted forward left: torch runs no hooks after a KeyboardInterrupt."""
+        if self.in_flight is not None:
+            self.in_flight.close()
+            self.in_flight = None
+
+    def generate(self, original: Callable, args: tuple, kwargs: dict) -> Any:
+        config = kwargs.get("generation_config") or (args[1] if len(args) > 1 else None) or self.model.generation_config
+        if kwargs.get("prefill_chunk_size") or getattr(config, "prefill_chunk_size", None):
+            raise ValueError(
+                "prefill_chunk_size: valid is None while a pruner is attached: it must see a prompt at once"
+            )
+        return original(*args, **kwargs)
 
     def encode(self, original: Callable, modality: str, args: tuple, kwargs: dict) -> Any:
         """The family's own feature call, observed; facts ride on its output and on the forward that is under way."""
+        if self._encoding:  # a video call that hands its frames to the picture call
+            return original(*args, **kwargs)
+        if modality == "video" and self.needs.vision_layers:
+            raise ValueError("needs.vision: got a video, built so far are pictures")
         records: dict[int, list[Record]] = {}
-        with _observing(self.family.tower(self.base), self.needs.vision_layers, records):
-            output = original(*args, **kwargs)
+        self._encoding = True
+        try:
+            with _observing(self.family.tower(self.base), self.needs.vision_layers, records):
+                output = original(*args, **kwargs)
+        finally:
+            self._encoding = False
         pixels = kwargs.get(_PIXELS[modality], args[0] if args else None)
-        sizes = kwargs.get(f"{modality}_grid_thw", args[1] if len(args) > 1 and modality == "image" else None)
+        sizes = kwargs.get(f"{modality}_grid_thw", args[1] if len(args) > 1 and self.family.packed else None)
         facts = PictureFacts(pixels, sizes, self._tower_rows(records))
         if not isinstance(output, tuple):
             output.mmaccel_facts = facts
         if self._pending is not None:
-            self._pending["facts"] = facts
+            self._pending["facts"].append(facts)
         return output
 
     def _tower_rows(self, records: dict[int, list[Record]]) -> dict[int, list[Tensor]]:
@@ -121,14 +179,12 @@ class Attachment:
 _PIXELS = {"image": "pixel_values", "video": "pixel_values_videos"}
 
 
-def _facts_in(outputs: Any) -> PictureFacts | None:
+def _facts_in(outputs: Any) -> list[PictureFacts]:
     """The facts that ride on pre-encoded features; features encoded outside the block carry only themselves."""
     if not isinstance(outputs, dict):
-        return None
+        return []
     present = [features for features in outputs.values() if features is not None]
-    if not present:
-        return None
-    return getattr(present[0], "mmaccel_facts", PictureFacts(None, None, {}))
+    return [getattr(features, "mmaccel_facts", PictureFacts()) for features in present]
 
 
 @contextmanager
@@ -155,6 +211,8 @@ def attach(
 
     pruner: a Pruner, or a function Station → Selection (or keep [B, q]) with `layer`.
     positions: "original" or "compact"; None takes the pruner's own default (original where M-RoPE refuses compact).
+    A text-guided pruner's anchor is the column in front of the first logits asked for: with `logits_to_keep=n` the n-th
+    from the end. With `use_cache=False` every step is a new prompt and is pruned anew, by its own last column.
     Raises for an unsupported family, a layer beyond the depth, and a model that has a pruner attached already.
     """
     if not isinstance(pruner, Pruner):
@@ -175,27 +233,35 @@ def attach(
         attachment.base.register_forward_pre_hook(attachment.base_forward, with_kwargs=True),
         attachment.text.register_forward_pre_hook(attachment.text_forward, with_kwargs=True),
     ]
-    wrapped = [name for name in ("get_image_features", "get_video_features") if hasattr(attachment.base, name)]
-    own = {name: vars(attachment.base)[name] for name in wrapped if name in vars(attachment.base)}  # others' wraps
-    for name in wrapped:
-        _wrap(attachment, name)
+    undo = [
+        _wrap(attachment.base, name, functools.partial(attachment.encode, modality=name.split("_")[1]))
+        for name in ("get_image_features", "get_video_features")
+        if hasattr(attachment.base, name)
+    ]
+    undo.append(_wrap(model, "generate", attachment.generate))
     try:
         yield attachment
     finally:
+        attachment.clean_up()
         for handle in handles:
             handle.remove()
-        for name in wrapped:
-            delattr(attachment.base, name)
-        vars(attachment.base).update(own)
+        for restore in undo:
+            restore()
 
 
-def _wrap(attachment: Attachment, name: str) -> None:
-    original = getattr(attachment.base, name)
-    modality = name.split("_")[1]
+def _wrap(owner: Any, name: str, around: Callable) -> Callable[[], None]:
+    """Puts `around(original, args=…, kwargs=…)` in the instance's way; returns what takes it out again."""
+    original, before = getattr(owner, name), vars(owner).get(name)
 
     @functools.wraps(original)  # generate reads the signature to know which inputs to hand over
-    def encode(*args: Any, **kwargs: Any) -> Any:
-        return attachment.encode(original, modality, args, kwargs)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return around(original, args=args, kwargs=kwargs)
 
-    encode.mmaccel = True  # type: ignore[attr-defined]
-    setattr(attachment.base, name, encode)
+    def restore() -> None:
+        delattr(owner, name)
+        if before is not None:
+            setattr(owner, name, before)
+
+    wrapped.mmaccel = True  # type: ignore[attr-defined]
+    setattr(owner, name, wrapped)
+    return restore

@@ -31,13 +31,20 @@ class ColumnLayer(DynamicLayer):
 
     fixed: [B, P0] columns of the first P0 slots, -1 = filler; None while slots and columns coincide.
     fixed_end: logical length at the end of those slots; the slots after them hold consecutive columns from there on.
-    fillers: whether `fixed` holds any -1. shift: [B] columns removed per row so far (compact positions), or None.
+    fillers: whether `fixed` holds any -1.
+    shifts: under compact positions, per event (first column, column from which all rows count on, [B] columns removed
+    in all so far).
     """
 
     fixed: Tensor | None
     fixed_end: int
     fillers: bool
-    shift: Tensor | None
+    shifts: tuple[tuple[int, int, Tensor], ...]
+
+    @property
+    def shift(self) -> Tensor | None:
+        """[B] columns removed per row so far, None where positions are the original ones."""
+        return self.shifts[-1][2] if self.shifts else None
 
     def _physical(self) -> int:
         return super().get_seq_length()
@@ -59,7 +66,8 @@ class ColumnLayer(DynamicLayer):
             return
         drop = -tokens_to_remove if tokens_to_remove < 0 else self.get_seq_length() - tokens_to_remove
         if drop > 0:
-            _truncate(self, self.get_seq_length() - drop)
+            length = self.get_seq_length() - drop
+            _truncate(self, length, _cut(self, length))
 
     def reorder_cache(self, beam_idx: Any) -> None:
         super().reorder_cache(beam_idx)
@@ -73,19 +81,17 @@ class ColumnLayer(DynamicLayer):
         super().batch_repeat_interleave(repeats)
         if self.fixed is not None:
             self.fixed = self.fixed.repeat_interleave(repeats, 0)
-        if self.shift is not None:
-            self.shift = self.shift.repeat_interleave(repeats, 0)
+        self.shifts = tuple((start, end, shift.repeat_interleave(repeats, 0)) for start, end, shift in self.shifts)
 
 
 def _forget(layer: ColumnLayer) -> None:
-    layer.fixed, layer.fixed_end, layer.fillers, layer.shift = None, 0, False, None
+    layer.fixed, layer.fixed_end, layer.fillers, layer.shifts = None, 0, False, ()
 
 
 def _select_rows(layer: ColumnLayer, rows: Tensor) -> None:
     if layer.fixed is not None:
         layer.fixed = layer.fixed[rows.to(layer.fixed.device)]
-    if layer.shift is not None:
-        layer.shift = layer.shift[rows.to(layer.shift.device)]
+    layer.shifts = tuple((start, end, shift[rows.to(shift.device)]) for start, end, shift in layer.shifts)
 
 
 def layers_of(cache: Cache) -> list[Any]:
@@ -93,20 +99,25 @@ def layers_of(cache: Cache) -> list[Any]:
     return cache.layers
 
 
-def adopt(cache: Cache, first: int = 0) -> None:
-    """Teaches the layers from `first` on to know their columns, in place; raises for a kind that cannot be pruned."""
+def check_kinds(cache: Cache, first: int = 0) -> None:
+    """Raises for a cache whose layers from `first` on cannot hold pruned rows."""
     if getattr(cache, "offloading", False):
         raise ValueError("cache: got an offloaded cache, valid is a cache that stays on the device")
     for index, layer in enumerate(layers_of(cache)[first:], first):
-        if isinstance(layer, ColumnLayer):
-            continue
-        if type(layer) is not DynamicLayer:
+        if type(layer) not in (DynamicLayer, ColumnLayer):
             raise ValueError(
                 f"cache: layer {index} is a {type(layer).__name__}, valid: DynamicLayer (full attention); "
                 "static, sliding, quantized and linear layers cannot hold a pruned row"
             )
-        layer.__class__ = ColumnLayer  # single inheritance, so the object layout is the same
-        _forget(layers_of(cache)[index])
+
+
+def adopt(cache: Cache, first: int = 0) -> None:
+    """Teaches the layers from `first` on to know their columns, in place; raises for a kind that cannot be pruned."""
+    check_kinds(cache, first)
+    for layer in layers_of(cache)[first:]:
+        if not isinstance(layer, ColumnLayer):
+            layer.__class__ = ColumnLayer  # single inheritance, so the object layout is the same
+            _forget(layer)
 
 
 def logical_length(cache: Cache | None) -> int:
@@ -170,14 +181,13 @@ class Slots:
         return cls(column[:, : P - tail], end - tail, bool(fillers))
 
 
-def settle(cache: Cache, layer: int, slots: Slots, shift: Tensor | None = None) -> None:
+def settle(cache: Cache, layer: int, slots: Slots) -> None:
     """Says which columns an adopted layer holds from now on."""
     stored = layers_of(cache)[layer]
     assert isinstance(stored, ColumnLayer)
-    if slots.fixed.shape[1] == slots.fixed_end and not slots.fillers and shift is None:
-        _forget(stored)  # nothing is missing: slots and columns coincide
-        return
-    stored.fixed, stored.fixed_end, stored.fillers, stored.shift = slots.fixed, slots.fixed_end, slots.fillers, shift
+    stored.fixed, stored.fixed_end, stored.fillers = slots.fixed, slots.fixed_end, slots.fillers
+    if slots.fixed.shape[1] == slots.fixed_end and not slots.fillers:
+        stored.fixed = None  # nothing is missing: slots and columns coincide
 
 
 def commit(cache: Cache, tail: int, keep: Tensor) -> None:
@@ -220,21 +230,35 @@ def rollback(cache: Cache, length: int) -> None:
         raise ValueError(f"rollback: got length {length}, valid are 0 … {now}")
     if length < now:
         adopt(cache)
-        for layer in layers_of(cache):
-            _truncate(layer, length)
+        cuts = [_cut(layer, length) for layer in layers_of(cache)]  # all of them first: a refusal changes nothing
+        for layer, cut in zip(layers_of(cache), cuts):
+            _truncate(layer, length, cut)
 
 
-def _truncate(layer: Any, length: int) -> None:
-    """Cuts an adopted layer to the logical `length`."""
-    physical = layer._physical()
+def _cut(layer: Any, length: int) -> tuple[int, tuple]:
+    """(slots, shifts) that an adopted layer keeps at the logical `length`."""
+    shifts = _shifts_before(layer.shifts, length)
     if layer.fixed is None or length >= layer.fixed_end:
-        keep = length - layer._gap()
-    else:
-        keep = _boundary(layer.fixed, length)
-        layer.fixed, layer.fixed_end = layer.fixed[:, :keep], length
+        return length - layer._gap(), shifts
+    return _boundary(layer.fixed, length), shifts
+
+
+def _truncate(layer: Any, length: int, cut: tuple[int, tuple]) -> None:
+    slots, layer.shifts = cut
+    if layer.fixed is not None and length < layer.fixed_end:
+        layer.fixed, layer.fixed_end = layer.fixed[:, :slots], length
         layer.fillers = bool((layer.fixed < 0).any())
-    if keep < physical:
-        layer.keys, layer.values = layer.keys[..., :keep, :], layer.values[..., :keep, :]
+    layer.keys, layer.values = layer.keys[..., :slots, :], layer.values[..., :slots, :]
+
+
+def _shifts_before(shifts: tuple[tuple[int, int, Tensor], ...], length: int) -> tuple[tuple[int, int, Tensor], ...]:
+    """The events that lie before `length`; raises where it cuts through one, whose positions would be neither's."""
+    for start, end, _ in shifts:
+        if start < length < end:
+            raise ValueError(
+                f"rollback: got length {length}, valid under compact positions: up to {start}, from {end} on"
+            )
+    return tuple(entry for entry in shifts if entry[1] <= length)
 
 
 def _boundary(fixed: Tensor, length: int) -> int:

@@ -47,8 +47,6 @@ class VisionView(Protocol):
 
     def attention(self, layer: int) -> list[Tensor]: ...  # per image [H, n]: the CLS row, or the mean row without CLS
 
-    def hidden(self, layer: int) -> list[Tensor]: ...  # per image [n, Dv]: the layer's output
-
 
 class Station(Protocol):
     """Read-only window before decoder layer `layer` (0 = the embeddings that enter the decoder).

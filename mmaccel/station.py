@@ -6,9 +6,10 @@ Knows columns, observed attention and the picture's facts. Does not gather, hook
 import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -81,12 +82,11 @@ class Event:
 
 @dataclass(frozen=True)
 class PictureFacts:
-    """What the feature call saw. pixels and sizes as given to it; rows: tower layer → per picture [H, n] attention."""
+    """What one feature call saw: pixels and sizes as given to it; rows: tower layer → per picture [H, n] attention."""
 
-    pixels: Tensor | None
-    sizes: Tensor | None
-    rows: dict[int, list[Tensor]]
-    hidden: dict[int, list[Tensor]] = field(default_factory=dict)
+    pixels: Tensor | None = None
+    sizes: Tensor | None = None
+    rows: dict[int, list[Tensor]] = field(default_factory=dict)
 
     @cached_property
     def digests(self) -> list[int]:
@@ -99,6 +99,26 @@ class PictureFacts:
         elif self.pixels.ndim == 5:  # [B, tiles, 3, H, W], rows filled up with empty tiles
             parts = [tile for tile in self.pixels.flatten(0, 1) if bool(tile.any())]
         return [zlib.crc32(part.detach().float().cpu().contiguous().numpy().tobytes()) for part in parts]
+
+
+@dataclass(frozen=True)
+class Brought:
+    """The facts of all pictures and videos that one forward brings."""
+
+    parts: tuple[PictureFacts, ...]
+
+    @property
+    def digests(self) -> list[int]:
+        return [digest for part in self.parts for digest in part.digests]
+
+    def rows(self, layer: int) -> list[Tensor]:
+        recorded = sorted({known for part in self.parts for known in part.rows})
+        if layer not in recorded:
+            raise RuntimeError(
+                f"vision layer: got {layer}, recorded are {recorded or 'none'}; ask for it in needs(), and let the "
+                "pictures be encoded inside the block"
+            )
+        return [row for part in self.parts for row in part.rows.get(layer, [])]
 
 
 @dataclass(frozen=True)
@@ -211,7 +231,7 @@ class LiveStation:
         rows: [B, q] bool, default the anchor; a batch row that asks for fewer gets empty rows of zeros at the left.
         rope=False scores as if queries and keys had not been rotated (a first event only).
         """
-        seen = self._walk.observed(layer, self.hidden, self._arguments)
+        seen = self._walk.observed(layer, self.layer, self.hidden, self._arguments)
         record = seen.record if rope else self._unrotated(seen)
         columns = self._rows(rows)  # [B, r]
         at = self._place(seen.index, seen.ok, columns)
@@ -223,7 +243,7 @@ class LiveStation:
 
     def keys(self, layer: int) -> Tensor:
         """[B, Hkv, q, d] after rotary embedding."""
-        seen = self._walk.observed(layer, self.hidden, self._arguments)
+        seen = self._walk.observed(layer, self.layer, self.hidden, self._arguments)
         new = seen.record.key[:, :, seen.record.key.shape[2] - seen.index.shape[1] :]
         place = self._place(seen.index, seen.ok, self._index.masked_fill(~self._ok, -1)).clamp(min=0)  # [B, q]
         return new.gather(2, place[:, None, :, None].expand(-1, new.shape[1], -1, new.shape[3]))
@@ -245,26 +265,34 @@ class LiveStation:
         return Record(query, key, seen.record.mask, seen.record.scale)
 
     def vision(self) -> VisionView:
-        return TowerView(self._walk.facts)
+        return TowerView(self._walk.facts, self._walk.tiles())
 
 
 @dataclass(frozen=True)
 class TowerView:
-    """The VisionView contract over what the feature call recorded."""
+    """The VisionView contract over what the feature call recorded. tiles: [B] per row of the batch."""
 
-    facts: PictureFacts
+    facts: Brought
+    tiles: list[int]
 
     def attention(self, layer: int) -> list[Tensor]:
-        return self._of(self.facts.rows, layer)
-
-    def hidden(self, layer: int) -> list[Tensor]:
-        return self._of(self.facts.hidden, layer)
-
-    @staticmethod
-    def _of(stored: dict[int, list[Tensor]], layer: int) -> list[Tensor]:
-        if layer not in stored:
+        """Per tile in batch order [H, n]; where beams repeat rows, the same row is given for each."""
+        recorded = self.facts.rows(layer)
+        shares = by_row(recorded, self.tiles)
+        if shares is None:
             raise RuntimeError(
-                f"vision layer: got {layer}, recorded are {sorted(stored) or 'none'}; ask for it in needs(), and let "
-                "the pictures be encoded inside the block"
+                f"vision layer {layer}: {len(recorded)} recorded rows for tiles {self.tiles} in the batch"
             )
-        return stored[layer]
+        return [row for share in shares for row in share]
+
+
+def by_row(values: Sequence[Any], counts: list[int]) -> list[list[Any]] | None:
+    """Each row's `values`, one a tile in prompt order; rows repeated by beams share theirs. None if unclear."""
+    for repeats in range(1, len(counts) + 1):
+        sources = counts[::repeats]
+        if len(counts) % repeats or sum(sources) != len(values):
+            continue
+        if [count for count in sources for _ in range(repeats)] == counts:
+            ends = list(accumulate(sources))
+            return [list(values[end - count : end]) for end, count in zip(ends, sources) for _ in range(repeats)]
+    return None

@@ -7,6 +7,7 @@ layer is gathered by column; nothing is recomputed that the library has computed
 import functools
 import zlib
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,8 @@ from mmaccel.columns import Selection
 from mmaccel.masks import View, layer_mask
 from mmaccel.models.family import GridFacts
 from mmaccel.observe import Captured, Record, recording
-from mmaccel.station import Event, LiveStation, Observed, PictureFacts, Stop, Watch
+from mmaccel.pruning.select import merge
+from mmaccel.station import Brought, Event, LiveStation, Observed, Stop, Watch, by_row
 
 if TYPE_CHECKING:
     from mmaccel.attach import Attachment
@@ -29,38 +31,28 @@ def _mask_form(text: Any, hidden: Tensor) -> dict[str, Any]:
 
 
 class Reduction:
-    """What one stop does to any [B, n, …] per-column tensor: gather, or mass-weighted mean where columns are merged."""
+    """What one stop does to any [B, n, D] per-column tensor: gather, or mass-weighted mean where columns are merged."""
 
     def __init__(self, order: Tensor, keep: Tensor, into: Tensor | None, mass: Tensor) -> None:
-        self.order, self.mass_before = order, mass  # [B, M], [B, n]
+        self.order, self.mass_before, self.mass = order, mass, mass.gather(1, order)  # [B, M], [B, n], [B, M]
         self.into = None
         if into is not None:
             own = torch.arange(into.shape[1], device=into.device).expand_as(into)
             self.into = torch.where(keep, own, into)  # [B, n]
-        self.mass = self._summed(mass[..., None])[..., 0].gather(1, order)  # [B, M]
-
-    def _summed(self, whole: Tensor) -> Tensor:
-        """[B, n, D] each column plus all that go into it."""
-        if self.into is None:
-            return whole
-        target = self.into.clamp(min=0)[..., None].expand_as(whole)
-        return torch.zeros_like(whole).scatter_add(1, target, whole.masked_fill((self.into < 0)[..., None], 0))
+            self.mass = merge(mass[..., None], mass, self.into)[1].gather(1, order)
 
     def __call__(self, whole: Tensor) -> Tensor:
         """[B, n, D] → [B, M, D]"""
-        index = self.order[..., None].expand(-1, -1, whole.shape[-1])
-        if self.into is None:
-            return whole.gather(1, index)
-        weight = self.mass_before[..., None].float()
-        mean = self._summed(whole.float() * weight) / self._summed(weight).clamp(min=1e-12)
-        return mean.gather(1, index).to(whole.dtype)
+        if self.into is not None:
+            whole = merge(whole, self.mass_before, self.into)[0]
+        return whole.gather(1, self.order[..., None].expand(-1, -1, whole.shape[-1]))
 
 
 class EventWalk:
     """The state of one pruning event, from the text model's entry to its exit."""
 
     def __init__(
-        self, attachment: "Attachment", ids: Tensor | None, mask: Any, facts: PictureFacts, arguments: dict, logits: int
+        self, attachment: "Attachment", ids: Tensor | None, mask: Any, facts: Brought, arguments: dict, logits: int
     ) -> None:
         if ids is None:
             raise ValueError(
@@ -82,7 +74,9 @@ class EventWalk:
         self.visual &= self.alive
         last = torch.where(self.alive, torch.arange(self.width, device=ids.device), -1).amax(1)
         self.anchor = last.clamp(max=self.width - logits)  # [B] a draft behind the prompt is no part of the question
-        self.region = attachment.region
+        self.region, attachment.region = attachment.region, None  # it is this prompt's
+        if self.region is not None and self.region.shape != ids.shape:
+            raise ValueError(f"region: got {tuple(self.region.shape)}, expected the prompt's {tuple(ids.shape)}")
         self.index: Tensor | None = None  # [B, M] local columns still standing; None = all
         self.ok: Tensor | None = None  # [B, M] not filler
         self.fillers = False
@@ -94,14 +88,15 @@ class EventWalk:
         self._rotary_given: Any = None
         self._open = ExitStack()
         self.event = Event(
-            self.past, self.alive.sum(1), self.visual.sum(1), self.visual,
-            functools.partial(self._grid, attachment.family.grid),
-        )  # fmt: skip
-        attachment.events.append(self.event)
+            self.past,
+            self.alive.sum(1),
+            self.visual.sum(1),
+            self.visual,
+            functools.partial(
+                attachment.family.grid, GridFacts(attachment.model.config, ids, self.visual, self.positions)
+            ),
+        )
         self._refuse_chunks()
-
-    def _grid(self, grid: Any) -> Tensor:
-        return grid(GridFacts(self.attachment.model.config, self.ids, self.visual, self.positions))
 
     def _refuse_chunks(self) -> None:
         if not self.attachment.needs.text_layers:
@@ -118,6 +113,9 @@ class EventWalk:
 
     def open(self) -> None:
         attachment, text = self.attachment, self.attachment.text
+        if self.cache is not None:
+            caches.check_kinds(self.cache, attachment.stations[0])
+        attachment.in_flight = self._open
         pruned = caches.pruned_from(self.cache)
         first = min([*attachment.stations, attachment.depth if pruned is None else pruned])
         for layer in range(first, attachment.depth):
@@ -138,28 +136,31 @@ class EventWalk:
         self._open.close()
         self._records.clear()
         self._made.clear()
-        cache: Any = self.cache
-        if cache is None and output is not None:
-            cache = caches.cache_in(output)
-        if output is None or cache is None or not self.segments:
+        if output is None:
             return
+        self.attachment.events.append(self.event)
+        cache: Any = self.cache if self.cache is not None else caches.cache_in(output)
+        if cache is not None and self.segments:
+            self._settle(cache)
+
+    def _settle(self, cache: Any) -> None:
         caches.adopt(cache, self.segments[0][0])
-        slots: dict[Any, caches.Slots] = {}
-        shifts: dict[Any, Tensor] = {}
+        made: dict[Any, Any] = {}
         for layer in range(self.segments[0][0], self.attachment.depth):
             _, index, ok = [segment for segment in self.segments if segment[0] <= layer][-1]
             before = cache.layers[layer]
-            name = (id(index), id(before.fixed))
-            if name not in slots:
+            name = ("slots", id(index), id(before.fixed))
+            if name not in made:
                 new = (index + self.past).masked_fill(~ok, -1)
                 past = caches._columns(before, self.past).to(new.device).expand(len(new), -1)
-                slots[name] = caches.Slots.of(torch.cat([past, new], 1), self.past + self.width)
-            shift = self._shift(before.shift, index, ok, shifts) if self.attachment.positions == "compact" else None
-            caches.settle(cache, layer, slots[name], shift)
+                made[name] = caches.Slots.of(torch.cat([past, new], 1), self.past + self.width)
+            if self.attachment.positions == "compact":
+                before.shifts += ((self.past, made[name].fixed_end, self._shift(before.shift, index, ok, made)),)
+            caches.settle(cache, layer, made[name])
 
     def _shift(self, before: Tensor | None, index: Tensor, ok: Tensor, made: dict) -> Tensor:
         """[B] columns removed from this row up to this layer; one tensor for all layers that share it."""
-        name = (id(before), id(index))
+        name = ("shift", id(before), id(index))
         if name not in made:
             removed = self.alive.sum(1) - ok.sum(1)
             made[name] = removed if before is None else before + removed
@@ -202,7 +203,7 @@ class EventWalk:
             fillers = self.fillers or bool(getattr(stored, "fillers", False))
             view = View(query, key, self.past, fillers)
             self._made[name] = layer_mask(mask, view, **_mask_form(self.attachment.text, hidden))
-        pair = self._rotary(index, ok, getattr(stored, "shift", None))
+        pair = self._rotary(self.index, index, ok, getattr(stored, "shift", None))
         return {**kwargs, "attention_mask": self._made[name], "position_embeddings": pair, "position_ids": None}
 
     def _past_columns(self, stored: Any) -> Tensor:
@@ -211,28 +212,28 @@ class EventWalk:
             return self.ids.new_zeros(len(self.ids), 0)
         return caches._columns(stored, self.past).to(self.ids.device).expand(len(self.ids), -1)
 
-    def _rotary(self, index: Tensor, ok: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _rotary(self, standing: Tensor | None, index: Tensor, ok: Tensor, shift: Tensor | None) -> Any:
+        """(cos, sin) at the columns `index` [B, M]; `standing` is None while all of them stand."""
         cos, sin = self._rotary_given
         compact = self.attachment.positions == "compact"
-        if self.index is None and not compact:
+        if standing is None and not compact:
             return cos, sin
-        name = ("rotary", id(cos), id(self.index), id(shift))
+        name = ("rotary", id(cos), id(standing), id(shift))
         if name not in self._made:
             if compact:
-                self._made[name] = self.attachment.text.rotary_emb(
-                    self.embeds, self._compact_positions(index, ok, shift)
-                )
+                positions = self._compact_positions(standing, index, ok, shift)
+                self._made[name] = self.attachment.text.rotary_emb(self.embeds, positions)
             else:
                 at = index[..., None].expand(-1, -1, cos.shape[-1])
                 self._made[name] = tuple(part.expand(len(index), -1, -1).gather(1, at) for part in (cos, sin))
         return self._made[name]
 
-    def _compact_positions(self, index: Tensor, ok: Tensor, shift: Tensor | None) -> Tensor:
+    def _compact_positions(self, standing: Tensor | None, index: Tensor, ok: Tensor, shift: Tensor | None) -> Tensor:
         """[B, M] the prompt renumbered among survivors."""
         positions = self.positions
         if positions is None:
             positions = torch.arange(self.past, self.past + self.width, device=index.device)[None]
-        kept = torch.zeros_like(self.alive).scatter(1, index, ok) if self.index is not None else self.alive
+        kept = self.alive if standing is None else torch.zeros_like(self.alive).scatter(1, index, ok)
         removed = (self.alive & ~kept).cumsum(1)  # [B, Q]
         renumbered = positions.expand_as(removed) - removed
         if shift is not None:
@@ -246,11 +247,14 @@ class EventWalk:
         station = LiveStation(self, layer, hidden, narrowed)
         selection = self.attachment.pruner.select(station)
         keep = self._checked(selection, station)
-        counts = torch.cat(
-            [keep.sum(1), station.alive.sum(1), (station.alive & ~station.visual & ~keep).sum(1)]
+        text, lost = station.alive & ~station.visual & ~keep, torch.zeros_like(keep)
+        if selection.into is not None:
+            lost = (selection.into >= 0) & ~keep.gather(1, selection.into.clamp(min=0)) & station.alive
+        kept, alive, dropped_text, into_nothing = torch.stack(
+            [part.sum(1) for part in (keep, station.alive, text, lost)]
         ).tolist()
-        B = len(keep)
-        kept, alive, dropped_text = counts[:B], counts[B : 2 * B], counts[2 * B :]
+        if any(into_nothing):
+            raise ValueError(f"Selection.into: {sum(into_nothing)} columns go into one that is not kept")
         if any(dropped_text):
             raise ValueError(f"Selection.keep: {sum(dropped_text)} text columns gone at layer {layer}; all must stay")
         if kept != alive or selection.into is not None or selection.value is not None:
@@ -296,29 +300,21 @@ class EventWalk:
     # -- what a station may ask for ----------------------------------------------------------------------------------
 
     def _keep(self, layer: int, module: nn.Module, record: Record) -> None:
-        index, ok = self.standing()
-        shift = self._layer_shift(layer)
-        self._records[layer] = Observed(
-            record, index, ok & self.alive.gather(1, index), lambda: self._rotary_at(index, ok, shift), module
-        )
+        standing, (index, ok) = self.index, self.standing()
+        shift = getattr(self.cache.layers[layer], "shift", None) if self.past else None
+        rotary = functools.partial(self._rotary, standing, index, ok, shift)
+        self._records[layer] = Observed(record, index, ok & self.alive.gather(1, index), rotary, module)
 
-    def _layer_shift(self, layer: int) -> Tensor | None:
-        return getattr(self.cache.layers[layer], "shift", None) if self.cache is not None and self.past else None
-
-    def _rotary_at(self, index: Tensor, ok: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
-        held, self.index = self.index, None if index.shape[1] == self.width else index
-        try:
-            return self._rotary(index, ok, shift)
-        finally:
-            self.index = held
-
-    def observed(self, layer: int, hidden: Tensor, arguments: dict) -> Observed:
-        """The record of `layer`; a station's own layer is run ahead, without cache, up to its attention."""
-        if layer in self._records:
+    def observed(self, layer: int, at: int, hidden: Tensor, arguments: dict) -> Observed:
+        """The record of `layer` for the station at `at`; that layer itself is run ahead, without cache."""
+        asked = self.attachment.needs.text_layers
+        if layer not in asked or layer > at:
+            valid = [known for known in asked if known <= at]
+            raise ValueError(
+                f"attention: got layer {layer} at station {at}, valid are those of needs() so far: {valid}"
+            )
+        if layer < at:
             return self._records[layer]
-        if layer not in self.attachment.needs.text_layers:
-            asked = self.attachment.needs.text_layers
-            raise ValueError(f"attention: got layer {layer}, asked for in needs() are {asked}")
         block = self.attachment.text.layers[layer]
         try:
             with recording(block.self_attn, functools.partial(self._keep, layer, block.self_attn), dry=True):
@@ -330,9 +326,9 @@ class EventWalk:
         except Captured:
             pass
         seen = self._records.pop(layer)
-        if self.past and self.cache is not None:
+        if self.past:
             key = torch.cat([self.cache.layers[layer].keys, seen.record.key], 2)
-            seen = Observed(Record(seen.record.query, key, seen.record.mask, seen.record.scale), *_rest(seen))
+            seen = replace(seen, record=replace(seen.record, key=key))
         return seen
 
     def key_columns(self, layer: int, seen: Observed) -> Tensor:
@@ -344,17 +340,19 @@ class EventWalk:
             past = past.masked_fill(~seen_past, -1)
         return torch.cat([past, (seen.index + self.past).masked_fill(~seen.ok, -1)], 1)
 
+    def tiles(self) -> list[int]:
+        """[B] tiles (or pictures, or frames) in each row, by their first tokens."""
+        return ((self.event.grid[..., 2:] == 0).all(-1) & self.visual).sum(1).tolist()
+
     def row_keys(self) -> tuple[int, ...]:
         """[B] a hash of each row's own ids and pictures, the same in any batch."""
-        digests = self.facts.digests
-        tiles = ((self.event.grid[..., 2:] == 0).all(-1) & self.visual).sum(1).tolist()  # [B] by their first tokens
-        known = len(digests) == sum(tiles)  # not so where beams repeated the rows: then the ids alone
-        keys, start = [], 0
-        for row, count in enumerate(tiles):
+        pictures = by_row(self.facts.digests, self.tiles())
+        if pictures is None:  # videos beside pictures: they can be told apart at batch 1 only
+            pictures = [self.facts.digests if len(self.ids) == 1 else []] * len(self.ids)
+        keys = []
+        for row, mine in enumerate(pictures):
             ids = self.ids[row][self.alive[row]].cpu().numpy().tobytes()
-            mine = digests[start : start + count] if known else []
             keys.append(zlib.crc32(ids + repr(mine).encode()))
-            start += count
         return tuple(keys)
 
     # -- features added after a layer --------------------------------------------------------------------------------
@@ -378,18 +376,15 @@ class EventWalk:
         self._open.callback(delattr, text, name)
 
 
-def _rest(seen: Observed) -> tuple:
-    return seen.index, seen.ok, seen.rotary, seen.module
-
-
 # -- forwards after an event -----------------------------------------------------------------------------------------
 
 
-def narrow_later_forward(text: Any, kwargs: dict) -> dict:
+def narrow_later_forward(attachment: "Attachment", kwargs: dict) -> dict:
     """Prepares a forward that brings no picture over a pruned cache; returns its keyword arguments.
 
     A plain decode step at batch 1 needs no hook: one query sees every slot, and slots carry their rotation.
     """
+    text = attachment.text
     cache: Any = caches.cache_in(kwargs)
     given = kwargs["inputs_embeds"] if kwargs.get("inputs_embeds") is not None else kwargs["input_ids"]
     shifts: list[Any] = [getattr(layer, "shift", None) for layer in cache.layers]
@@ -403,7 +398,8 @@ def narrow_later_forward(text: Any, kwargs: dict) -> dict:
     plain = plain and not any(getattr(layer, "fillers", False) for layer in cache.layers)
     if plain and (padding is None or (padding.ndim == 2 and bool(padding.all()))):
         return {**kwargs, "attention_mask": None}
-    LaterForward(text, cache, kwargs, given, shifted).open()
+    later = LaterForward(text, cache, kwargs, given, shifted)
+    attachment.in_flight = later.open()
     return kwargs
 
 
@@ -426,12 +422,13 @@ class LaterForward:
         self._made: dict[Any, Any] = {}
         self._open = ExitStack()
 
-    def open(self) -> None:
+    def open(self) -> ExitStack:
         for layer, stored in enumerate(self.cache.layers):
-            if isinstance(stored, caches.ColumnLayer) and (stored.fixed is not None or stored.shift is not None):
+            if isinstance(stored, caches.ColumnLayer) and (stored.fixed is not None or stored.shifts):
                 hook = functools.partial(self.before_layer, stored)
                 self._open.callback(self.text.layers[layer].register_forward_pre_hook(hook, with_kwargs=True).remove)
         self._open.callback(self.text.register_forward_hook(self.close, always_call=True).remove)
+        return self._open
 
     def close(self, module: nn.Module, args: Any, output: Any) -> None:
         self._open.close()

@@ -145,7 +145,7 @@ def test_what_is_not_there_is_refused() -> None:
         pass
     model = tiny("llava")
     with (
-        pytest.raises(ValueError, match="asked for in needs"),
+        pytest.raises(ValueError, match="those of needs"),
         attach(model, Look(2, Needs(), lambda s: s.attention(1))),
     ):
         model(**inputs("llava"))

@@ -80,6 +80,16 @@ def mrope_grid(facts: GridFacts) -> Tensor:
     return grid.masked_fill(~facts.visual[..., None], -1)
 
 
+def other_llava(config: Any) -> str | None:
+    """LLaVA's class also carries other towers and a strategy that keeps CLS, whose grids are not ours."""
+    tower, strategy = config.vision_config.model_type, config.vision_feature_select_strategy
+    if tower != "clip_vision_model":
+        return f"vision_config.model_type: got {tower!r}, valid for a llava is 'clip_vision_model'"
+    if strategy != "default":
+        return f"vision_feature_select_strategy: got {strategy!r}, valid is 'default'"
+    return None
+
+
 def clip_attention(base: Any) -> list[nn.Module]:
     tower = base.vision_tower
     encoder = getattr(tower, "encoder", None) or tower.vision_model.encoder  # new, old layout
@@ -92,6 +102,9 @@ class Family:
 
     cls_index: place of the CLS token in the tower, None without one.   rope: "1d" or "mrope".
     inject: a method of the text model that adds visual features after a layer (DeepStack), wrapped during an event.
+    packed: the tower runs all pictures as one sequence, which under flash attention it does not split again.
+    whole_layers: tower layers that attend over the whole picture, None = all.
+    refusal: why a variant of the model type is not supported, None where it is.
     """
 
     model_types: tuple[str, ...]
@@ -100,6 +113,9 @@ class Family:
     cls_index: int | None = 0
     rope: str = "1d"
     inject: str | None = None
+    packed: bool = False
+    whole_layers: Callable[[Any], tuple[int, ...] | None] = lambda config: None
+    refusal: Callable[[Any], str | None] = lambda config: None
 
     def visual_ids(self, config: Any) -> tuple[int, ...]:
         found = (getattr(config, name, None) for name in ("image_token_id", "video_token_id"))
@@ -107,13 +123,15 @@ class Family:
 
 
 FAMILIES = (
-    Family(("llava",)),
+    Family(("llava",), refusal=other_llava),
     Family(
         ("qwen2_5_vl",),
         grid=mrope_grid,
         tower=lambda base: [block.attn for block in base.visual.blocks],
         cls_index=None,
         rope="mrope",
+        packed=True,
+        whole_layers=lambda config: tuple(config.vision_config.fullatt_block_indexes),
     ),
     Family(
         ("qwen3_vl",),
@@ -122,6 +140,7 @@ FAMILIES = (
         cls_index=None,
         rope="mrope",
         inject="_deepstack_process",
+        packed=True,
     ),
     Family(
         ("smolvlm", "idefics3"),
