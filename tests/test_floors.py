@@ -20,7 +20,7 @@ PLACES = {
     "wandb": {"measure/tracker.py", "report"}, "wandb_workspaces": {"report"},
     "hydra": {"run", "jobs"}, "omegaconf": {"run", "jobs"},
     "datasets": {"benchmarks", "training/data.py"}, "PIL": {"benchmarks", "training/data.py", "models", "report"},
-    "plotly": {"report"}, "matplotlib": {"report"},
+    "matplotlib": {"report"},
 }  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))
 

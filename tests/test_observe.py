@@ -183,6 +183,20 @@ def test_memory_stays_linear_at_16k_visual_tokens() -> None:
     assert grown_mib < 400, f"{grown_mib:.0f} MiB"
 
 
+def test_blocks_do_not_change_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    import mmaccel.observe as observe
+
+    torch.manual_seed(0)
+    record = Record(torch.randn(2, 4, 9, 8), torch.randn(2, 2, 9, 8), None, 0.3)
+    rows = torch.arange(9).expand(2, -1)
+    causal = torch.ones(2, 9, 9, dtype=torch.bool).tril()
+    whole, mean = attention_rows(record, rows, causal), observe.column_means(record)
+    monkeypatch.setattr(observe, "BLOCK_ELEMENTS", 2 * 4 * 9 * 2)  # two rows at a time
+    close(attention_rows(record, rows, causal), whole, 1e-6)
+    close(observe.column_means(record), mean, 1e-6)
+    close(mean, attention_rows(record, rows, None).mean(2), 1e-6)
+
+
 def test_a_function_is_a_pruner() -> None:
     given, model = inputs("llava"), tiny("llava")
     with attach(
