@@ -13,9 +13,9 @@ from torch import Tensor
 from mmaccel.attach import attach
 from mmaccel.cache import cache_argument, cache_in, fork, layers_of, logical_length
 from mmaccel.decoding.speculate import Speculate
-from mmaccel.jobs.study import Timed, median, paired_rounds, relative_cost, rounded, show_rows, write_study
+from mmaccel.jobs.study import Timed, each_model, median, paired_rounds, relative_cost, rounded, show_rows, write_study
 from mmaccel.jobs.task import Task
-from mmaccel.models.random_weights import LlavaGeometry, random_features, random_llava, random_prompt
+from mmaccel.models.random_weights import random_features, random_prompt
 from mmaccel.pruning.fastv import FastV
 from mmaccel.pruning.keep_all import KeepAll
 
@@ -34,24 +34,18 @@ class MechanismOverhead:
     after: int = 24
 
     def run(self, task: Task) -> None:
-        machine, seed = task.config["machine"], task.config["seed"]
-        if machine["threads"]:
-            torch.set_num_threads(machine["threads"])
+        device, seed = task.config["machine"]["device"], task.config["seed"]
         rows: list[dict[str, Any]] = []
         rounds: dict[str, Any] = {}
-        for name, fields in self.geometries.items():
-            geometry = LlavaGeometry(**fields)
-            model = random_llava(geometry, dtype=torch.float32, device=machine["device"], attention="sdpa", seed=seed)
-            prompt = random_prompt(geometry, before=self.before, after=self.after, device=machine["device"], seed=seed)
+        for name, geometry, model in each_model(task, self.geometries):
+            prompt = random_prompt(geometry, before=self.before, after=self.after, device=device, seed=seed)
             prompt |= {"mm_encoder_outputs": random_features(model, geometry, seed)}
             for what, works in (
                 ("loop", self.loops(model, prompt)),
                 ("decode step after pruning", self.decode_steps(model, prompt)),
                 ("prefill, everything kept", self.prefills(model, prompt)),
             ):
-                times = paired_rounds(
-                    works, self.rounds, warmup=self.warmup, device=machine["device"], what=f"{name}: {what}"
-                )
+                times = paired_rounds(works, self.rounds, warmup=self.warmup, device=device, what=f"{name}: {what}")
                 rounds[f"{name}: {what}"] = times
                 ours, theirs = (times[key] for key in works)
                 cost = relative_cost(ours, theirs)

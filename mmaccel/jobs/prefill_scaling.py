@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from mmaccel.attach import attach
-from mmaccel.jobs.study import Timed, median, paired_rounds, rounded, show_rows, write_study
+from mmaccel.jobs.study import Timed, each_model, median, paired_rounds, rounded, show_rows, write_study
 from mmaccel.jobs.task import Task
 from mmaccel.measure.cost import Geometry, ledger
 from mmaccel.measure.stats import bootstrap_interval
-from mmaccel.models.random_weights import LlavaGeometry, random_features, random_llava, random_prompt
+from mmaccel.models.random_weights import LlavaGeometry, random_features, random_prompt
 from mmaccel.pruning.fastv import FastV
 from mmaccel.report.studies import efficiency_figure
 
@@ -36,19 +36,14 @@ class PrefillScaling:
     after: int = 24
 
     def run(self, task: Task) -> None:
-        machine, seed = task.config["machine"], task.config["seed"]
-        if machine["threads"]:
-            torch.set_num_threads(machine["threads"])
+        device, seed = task.config["machine"]["device"], task.config["seed"]
         rows: list[dict[str, Any]] = []
         rounds: dict[str, Any] = {}
-        for name, fields in self.geometries.items():
-            geometry = LlavaGeometry(**fields)
-            model = random_llava(geometry, dtype=torch.float32, device=machine["device"], attention="sdpa", seed=seed)
-            works = self.works(model, geometry, machine["device"], seed)
-            times = paired_rounds(works, self.rounds, warmup=self.warmup, device=machine["device"], what=name)
+        for name, geometry, model in each_model(task, self.geometries):
+            works = self.works(model, geometry, device, seed)
+            times = paired_rounds(works, self.rounds, warmup=self.warmup, device=device, what=name)
             rounds[name] = times
             rows += [self.row(name, geometry, Geometry.of(model.config), ratio, times) for ratio in self.ratios]
-            del model
         write_study(task.output, rows, rounds, seed)
         efficiency_figure(rows, task.output, target=TARGET)
         show_rows(f"prefill: share of the saved MACs that the clock shows (target {TARGET})", rows)

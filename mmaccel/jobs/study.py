@@ -7,7 +7,7 @@ import csv
 import gc
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,27 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from mmaccel.jobs.task import Task
 from mmaccel.measure.provenance import provenance
 from mmaccel.measure.record import write_atomic
 from mmaccel.measure.stats import Estimate, median_ratio_interval
+from mmaccel.models.random_weights import LlavaGeometry, random_llava
 
 LOG_WIDTH = 160
 Timed = Callable[[], object]
+
+
+def each_model(task: Task, geometries: dict[str, dict[str, int]]) -> Iterator[tuple[str, LlavaGeometry, Any]]:
+    """(name, geometry, random-weight model) in turn, fp32 under sdpa on the machine of the task."""
+    machine = task.config["machine"]
+    if machine["threads"]:
+        torch.set_num_threads(machine["threads"])
+    for name, fields in geometries.items():
+        geometry = LlavaGeometry(**fields)
+        model = random_llava(
+            geometry, dtype=torch.float32, device=machine["device"], attention="sdpa", seed=task.config["seed"]
+        )
+        yield name, geometry, model
 
 
 def milliseconds(work: Timed, device: str) -> float:

@@ -1,0 +1,74 @@
+"""The timing studies run end to end on tiny geometries and leave what a study leaves."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmaccel.jobs.mechanism_overhead import MechanismOverhead
+from mmaccel.jobs.prefill_scaling import PrefillScaling
+from mmaccel.jobs.study import paired_rounds, relative_cost
+from mmaccel.jobs.task import Task
+from mmaccel.registry import conf_dir
+
+TINY = {"a": {"width": 32, "layers": 4, "heads": 2, "kv_heads": 1, "ffn": 64, "visual": 64}}
+
+
+def task(folder: Path) -> Task:
+    return Task({"machine": {"threads": 1, "device": "cpu"}, "seed": 0}, output=folder)
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    with (folder / "points.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_mechanism_overhead(tmp_path: Path) -> None:
+    MechanismOverhead(TINY, rounds=3, warmup=1, steps=3).run(task(tmp_path))
+    rows = rows_of(tmp_path)
+    assert [row["what"] for row in rows] == ["loop", "decode step after pruning", "prefill, everything kept"]
+    assert all(float(row["ratio"]) > 0 for row in rows)
+    assert len(json.loads((tmp_path / "rounds.json").read_text())["a: loop"]["ours"]) == 3
+    assert "versions" in json.loads((tmp_path / "provenance.json").read_text())
+
+
+def test_prefill_scaling(tmp_path: Path) -> None:
+    PrefillScaling(TINY, ratios=(0.5, 0.9), rounds=3, warmup=1).run(task(tmp_path))
+    rows = rows_of(tmp_path)
+    assert [row["kept"] for row in rows] == ["32", "6"]
+    assert (tmp_path / "figure.png").stat().st_size > 5000
+    assert float(rows[1]["mac_fraction"]) < float(rows[0]["mac_fraction"]) < 1
+
+
+def test_a_slower_work_costs_more_and_rounds_rotate() -> None:
+    order: list[str] = []
+
+    def work(name: str, loops: int) -> Any:
+        def run() -> None:
+            order.append(name)
+            sum(range(loops))
+
+        return run
+
+    times = paired_rounds(
+        {"slow": work("slow", 400_000), "fast": work("fast", 100_000)}, 8, warmup=2, device="cpu", what=""
+    )
+    cost = relative_cost(times["slow"], times["fast"])
+    assert cost.value is not None
+    assert cost.value > 2
+    assert set(times["slow"]) == set(map(str, range(8)))
+    assert order[:4] in (["slow", "fast", "fast", "slow"], ["fast", "slow", "slow", "fast"])
+
+
+@pytest.mark.parametrize(
+    "folder", sorted((conf_dir().parent / "experiments").glob("*/")), ids=lambda folder: folder.name
+)
+def test_every_study_has_its_experiment_and_its_finding(folder: Path) -> None:
+    assert (conf_dir() / "experiment" / f"{folder.name}.yaml").is_file()
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert f"+experiment={folder.name}" in text
+    assert (folder / "points.csv").is_file()
+    for heading in ("## Question", "## Finding"):
+        assert heading in text
