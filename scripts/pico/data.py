@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,9 +11,20 @@ import torch
 from torch import Tensor
 
 from mmaccel.benchmarks.scene_draw import draw
-from mmaccel.benchmarks.scene_graph import CELLS, COLOURS, SHAPES, Level, Scene, make_scene
-from mmaccel.benchmarks.scene_questions import ASK, lettered
-from pico.labels import label, picture_label, subset
+from mmaccel.benchmarks.scene_graph import (
+    BAR_MAX,
+    CELLS,
+    CHARACTERS,
+    COLOURS,
+    SHAPES,
+    SIZES,
+    Level,
+    PixelBox,
+    Scene,
+    make_scene,
+)
+from mmaccel.benchmarks.scene_questions import ASK, Question, choice, lettered
+from pico.labels import best, label, picture_label, subset
 from pico.model import Batch
 from pico.words import build
 
@@ -46,29 +58,50 @@ class Turns:
         self.tokenizer = build()
         self.prefix = self.encode("<s>USER: ")
         self.space = self.tokenizer.token_to_id("Ġ")
+        self.mark = self.tokenizer.token_to_id("?")
+        self.either = self.tokenizer.token_to_id("Ġor")
         self.end = self.tokenizer.token_to_id("</s>")
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text).ids
 
-    def option(self, rng: random.Random) -> tuple[str, str]:
+    def words(self) -> dict[str, Tensor]:
+        """Token ids of the words for patch labels, in the order of the labels."""
+        groups: dict[str, list[str]] = {"colour": [f" {c}" for c in COLOURS], "shape": [f" {s}" for s in SHAPES]}
+        groups |= {"size": [f" {s}" for s in SIZES], "cell": [" top", " bottom", " left", " right", " center"]}
+        groups |= {"character": list(CHARACTERS), "value": [str(k) for k in range(1, BAR_MAX + 1)]}
+        return {name: torch.tensor([self.encode(word) for word in words])[:, 0] for name, words in groups.items()}
+
+    def option(self, rng: random.Random, recipe: Recipe) -> Question:
         """A turn that needs no picture: which letter stands before a given value."""
         values = rng.choice((tuple(COLOURS), SHAPES, CELLS))
         right = rng.choice(values)
-        text, letter = lettered(rng, right, values, 2 if rng.random() < 0.6 else 4)
-        return f"Which is {right}? {text}", letter
+        text, letter = lettered(rng, right, values, 2 if rng.random() < recipe.two_options else 4)
+        return Question("option", f"Which is {right}? {text}", letter, ())
 
-    def ask(self, rng: random.Random, scene: Scene, kind: str, recipe: Recipe) -> tuple[str, str] | None:
+    def ask(self, rng: random.Random, scene: Scene, kind: str, recipe: Recipe) -> Question | None:
         if kind == "option":
-            return self.option(rng)
+            return self.option(rng, recipe)
         if kind == "choice":
-            found = ASK["choice"](rng, scene, 2 if rng.random() < recipe.two_options else 4)  # type: ignore[call-arg]
-        else:
-            found = ASK[kind](rng, scene)
-        return found and (found.text, found.answer)
+            return choice(rng, scene, 2 if rng.random() < recipe.two_options else 4)
+        return ASK[kind](rng, scene)
+
+    def guides(self, asked: Question, tokens: list[int]) -> Iterator[tuple[int, PixelBox]]:
+        """(place of a token, box that it should look at): the question mark and the last token look at the evidence;
+        of a relation the word behind the first object looks at that one and the question mark at the second."""
+        if self.mark not in tokens:
+            return
+        mark = tokens.index(self.mark)
+        if asked.kind == "relation":
+            yield tokens.index(self.either) - 1, asked.evidence[0]
+            yield mark, asked.evidence[1]
+            return
+        for box in asked.evidence:
+            yield mark, box
+            yield len(tokens) - 1, box
 
     def pack(self, rng: random.Random, scene: Scene, recipe: Recipe) -> dict[str, np.ndarray]:
-        """{ids, turn, position, target, weight: [text]} of as many turns as fit."""
+        """{ids, turn, position, target, weight, kind: [text], evidence: [text, 576]} of as many turns as fit."""
         size, used, turn, seen = recipe.text, 0, 0, set()
         out = {name: np.zeros(size, np.int64) for name in ("ids", "position")}
         out |= {
@@ -77,14 +110,15 @@ class Turns:
             "target": np.full(size, -100),
             "weight": np.zeros(size, np.float32),
         }
+        out["evidence"] = np.zeros((size, 576), bool)
         start = len(self.prefix) + 576  # every turn begins at the position right after the picture
         for _ in range(40):
             kind = rng.choices(list(recipe.kinds), list(recipe.kinds.values()))[0]
             asked = self.ask(rng, scene, kind, recipe)
-            if asked is None or asked[0] in seen:
+            if asked is None or asked.text in seen:
                 continue
-            seen.add(asked[0])
-            question, answer = self.encode(f"\n{asked[0]} ASSISTANT:"), [*self.encode(f" {asked[1]}"), self.end]
+            seen.add(asked.text)
+            question, answer = self.encode(f"\n{asked.text} ASSISTANT:"), [*self.encode(f" {asked.answer}"), self.end]
             tokens = question + answer
             if used + len(tokens) > size:
                 if size - used < 14:
@@ -99,6 +133,8 @@ class Turns:
             out["weight"][goal] = 0.35 if kind == "caption" else 1.0
             if kind != "caption":
                 out["weight"][goal.stop - 1] = 0.3  # the end of a short answer is learned at once
+            for place, box in self.guides(asked, question):
+                out["evidence"][used + place, best(box, 0.4)] = True
             used, turn = used + len(tokens), turn + 1
         return out
 
@@ -116,6 +152,7 @@ def make(seed: int, numbers: range, recipe: Recipe, n: int, m: int, turns: Turns
         row = {"patches": patchify(np.asarray(draw(scene)))[tower], "where": tower, "shown": shown}
         if recipe.text:
             row |= turns.pack(rng, scene, recipe)
+            row["evidence"] = row["evidence"][:, tower[shown]]
         row["blind"] = np.bool_(rng.random() < recipe.blind)
         for into, parts in (
             (rows, row),
@@ -130,5 +167,5 @@ def make(seed: int, numbers: range, recipe: Recipe, n: int, m: int, turns: Turns
 
     t = stacked(rows)
     patches = ((t["patches"].float() - MEAN) / SPREAD).to(dtype)
-    text = [t.get(name) for name in ("ids", "turn", "position", "target", "weight", "kind")]
+    text = [t.get(name) for name in ("ids", "turn", "position", "target", "weight", "kind", "evidence")]
     return Batch(patches, t["where"], t["shown"] if m < n else None, *text, t["blind"], stacked(labels), stacked(facts))

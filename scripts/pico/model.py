@@ -16,6 +16,7 @@ from torch import Tensor
 
 GRID = 24  # patches a side; 336 / 14
 PATCH_VALUES = 3 * 14 * 14
+GUIDED = (2, 3, 4)  # decoder layers in which half of the heads are told where to look (training only)
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,9 @@ class Batch:
     target: Tensor | None  # [b, t] next token to predict, -100 = none
     weight: Tensor | None  # [b, t] of the loss
     kind: Tensor | None  # [b, t] which kind of question a telling answer token belongs to, -1 = none
+    evidence: (
+        Tensor | None
+    )  # [b, t, m] bool: at a turn's question mark and last prompt token, the patches that the question is about
     blind: Tensor | None  # [b] bool: text does not see the picture in the first layers
     patch_labels: dict[str, Tensor]  # see labels.py
     picture_labels: dict[str, Tensor]
@@ -162,20 +166,22 @@ class Pico:
         x = F.linear(patches, self.p[at + "embeddings.patch_embedding.weight"]) + F.embedding(where + 1, table)
         cls = (self.p[at + "embeddings.class_embedding"] + table[0]).expand(b, 1, -1)
         x = self.norm(torch.cat([cls, x], 1), at + "pre_layrnorm")
-        read = x
-        for layer in range(s.vision_layers):
-            if layer == s.read_layer:
-                read = x
+        for layer in range(s.read_layer):
             x = self.tower_layer(x, f"{at}encoder.layers.{layer}.")
-        return read[:, 1:], self.norm(x[:, 0], at + "post_layernorm")
+        cls = self.tower_layer(x, f"{at}encoder.layers.{s.read_layer}.", asked=1)  # nobody reads its patches
+        return x[:, 1:], self.norm(cls[:, 0], at + "post_layernorm")
 
-    def tower_layer(self, x: Tensor, at: str) -> Tensor:
-        b, n, v = x.shape
+    def tower_layer(self, x: Tensor, at: str, asked: int | None = None) -> Tensor:
+        """[b, n, v] → [b, asked or n, v]: only the first `asked` tokens are computed where that is given."""
         h = self.norm(x, at + "layer_norm1")
-        heads = self.shape.vision_heads
-        q, k, value = (self.linear(h, f"{at}self_attn.{c}_proj").view(b, n, heads, -1).transpose(1, 2) for c in "qkv")
-        share = torch.softmax((q * (v // heads) ** -0.5) @ k.transpose(2, 3), -1)
-        x = x + self.linear((share @ value).transpose(1, 2).reshape(b, n, v), at + "self_attn.out_proj")
+        rows, x = h[:, :asked], x[:, :asked]
+        b, heads, head = len(x), self.shape.vision_heads, self.shape.vision_width // self.shape.vision_heads
+        q, k, value = (
+            self.linear(side, f"{at}self_attn.{name}_proj").view(b, side.shape[1], heads, head).transpose(1, 2)
+            for name, side in (("q", rows), ("k", h), ("v", h))
+        )  # [b, heads, asked or n, head]
+        share = torch.softmax((q * head**-0.5) @ k.transpose(2, 3), -1)
+        x = x + self.linear((share @ value).transpose(1, 2).reshape(x.shape), at + "self_attn.out_proj")
         h = F.gelu(self.linear(self.norm(x, at + "layer_norm2"), at + "mlp.fc1"))
         return x + self.linear(h, at + "mlp.fc2")
 
@@ -184,20 +190,25 @@ class Pico:
             F.gelu(self.linear(features, "multi_modal_projector.linear_1")), "multi_modal_projector.linear_2"
         )
 
-    def decoder(self, x: Tensor, position: Tensor, bias: Tensor, blind_bias: Tensor) -> Tensor:
-        """[b, T, d] after the final norm; scores get `bias` [b, 1, 1, T, T], in the first layers `blind_bias`."""
+    def decoder(self, x: Tensor, position: Tensor, bias: Tensor, blind_bias: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """([b, T, d] after the final norm, attention of the guided layers).
+
+        Scores get `bias` [b, 1, 1, T, T], in the first layers `blind_bias`.
+        """
         head = self.shape.width // self.shape.heads
         rate = 1.0 / (10000.0 ** (torch.arange(0, head, 2) / head))
         angle = position[..., None] * rate  # [b, T, head / 2]
         angle = torch.cat([angle, angle], -1)[:, None]  # [b, 1, T, head]
         turn = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        looks = []
         for layer in range(self.shape.layers):
-            x = self.decoder_layer(
-                x, f"language_model.model.layers.{layer}.", turn, blind_bias if layer < self.blind_layers else bias
-            )
-        return self.rms(x, "language_model.model.norm")
+            mask = blind_bias if layer < self.blind_layers else bias
+            x, share = self.decoder_layer(x, f"language_model.model.layers.{layer}.", turn, mask)
+            if layer in GUIDED:
+                looks.append(share[:, 0])  # [b, per, T, T] of the first key/value group
+        return self.rms(x, "language_model.model.norm"), looks
 
-    def decoder_layer(self, x: Tensor, at: str, turn: tuple[Tensor, Tensor], bias: Tensor) -> Tensor:
+    def decoder_layer(self, x: Tensor, at: str, turn: tuple[Tensor, Tensor], bias: Tensor) -> tuple[Tensor, Tensor]:
         b, T, d = x.shape
         groups, head = self.shape.kv_heads, d // self.shape.heads
         h = self.rms(x, at + "input_layernorm")
@@ -206,13 +217,17 @@ class Pico:
         value = self.linear(h, at + "self_attn.v_proj").view(b, T, groups, head).transpose(1, 2)
         per = self.shape.heads // groups
         score = (q.reshape(b, groups, per * T, head) @ k.transpose(2, 3)).view(b, groups, per, T, T)
-        share = torch.softmax(score + bias, -1).view(b, groups, per * T, T)
-        mixed = (share @ value).view(b, self.shape.heads, T, head).transpose(1, 2).reshape(b, T, d)
+        share = torch.softmax(score + bias, -1)  # [b, groups, per, T, T]
+        mixed = (
+            (share.view(b, groups, per * T, T) @ value)
+            .view(b, self.shape.heads, T, head)
+            .transpose(1, 2)
+            .reshape(b, T, d)
+        )
         x = x + self.linear(mixed, at + "self_attn.o_proj")
         h = self.rms(x, at + "post_attention_layernorm")
-        return x + self.linear(
-            F.silu(self.linear(h, at + "mlp.gate_proj")) * self.linear(h, at + "mlp.up_proj"), at + "mlp.down_proj"
-        )
+        h = F.silu(self.linear(h, at + "mlp.gate_proj")) * self.linear(h, at + "mlp.up_proj")
+        return x + self.linear(h, at + "mlp.down_proj"), share
 
     def masks(self, batch: Batch, m: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Additive masks [b, 1, 1, T, T]: causal, each turn behind the picture alone; the second also blind."""
@@ -228,20 +243,37 @@ class Pico:
         picture[len(self.prefix) : before] = True
         return bias[:, None, None], bias.masked_fill(hidden & picture, -1e4)[:, None, None]
 
-    def read(self, batch: Batch, features: Tensor) -> Tensor:
-        """[k, vocab] logits at the k places with a target."""
-        b = features.shape[0]
-        where = batch.where
-        if batch.shown is not None:
-            features = features.gather(1, batch.shown[..., None].expand(-1, -1, features.shape[-1]))
-            where = where.gather(1, batch.shown)
+    def look(self, batch: Batch, features: Tensor) -> Tensor:
+        """[b, m, d] what the decoder gets of the tower's features."""
+        return self.project(features if batch.shown is None else choose(features, batch.shown))
+
+    def read(self, batch: Batch, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """([k, vocab] logits at the k places with a target, loss of the guided attention); `seen` comes from `look`."""
+        b = seen.shape[0]
+        where = batch.where if batch.shown is None else batch.where.gather(1, batch.shown)
         table = self.p["language_model.model.embed_tokens.weight"]
         first = F.embedding(torch.tensor(self.prefix), table).expand(b, -1, -1)
-        x = torch.cat([first, self.project(features), F.embedding(batch.ids, table)], 1)
+        x = torch.cat([first, seen, F.embedding(batch.ids, table)], 1)
         start = len(self.prefix)
         position = torch.cat([torch.arange(start).expand(b, -1), where + start, batch.position], 1)
-        x = self.decoder(x, position, *self.masks(batch, where.shape[1], x.dtype))
-        return x[:, -batch.ids.shape[1] :][batch.target >= 0] @ table.T
+        x, looks = self.decoder(x, position, *self.masks(batch, where.shape[1], x.dtype))
+        t, m = batch.ids.shape[1], where.shape[1]
+        logits = x[:, -t:][batch.target >= 0] @ table.T
+        return logits, guide_loss([share[:, :, -t:, start : start + m] for share in looks], batch.evidence)
+
+
+def guide_loss(looks: list[Tensor], evidence: Tensor) -> Tensor:
+    """How little of these tokens' attention [b, per, t, m] falls on the question's evidence [b, t, m]."""
+    rows = evidence.any(-1)  # [b, t]
+    if not rows.any():
+        return looks[0].new_zeros(())
+    mass = [(share.float() * evidence[:, None]).sum(-1).mean(1)[rows] for share in looks]
+    return -torch.log(torch.stack(mass) + 1e-3).mean()
+
+
+def choose(x: Tensor, index: Tensor) -> Tensor:
+    """x [b, n, …] at index [b, m] → [b, m, …]."""
+    return x.gather(1, index.view(*index.shape, *[1] * (x.dim() - 2)).expand(-1, -1, *x.shape[2:]))
 
 
 def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
@@ -283,3 +315,32 @@ def tower_losses(model: Pico, batch: Batch, features: Tensor, cls: Tensor) -> di
             F.cross_entropy(logits, label) if name == "count" else F.binary_cross_entropy_with_logits(logits, label)
         )
     return out
+
+
+def word_losses(model: Pico, batch: Batch, seen: Tensor, words: dict[str, Tensor]) -> Tensor:
+    """Draws a projected patch to the embeddings of the words for what stands on it.
+
+    `words`: token ids per label. With both in one space, finding "the star" is one matching head for every word.
+    """
+    table = model.p["language_model.model.embed_tokens.weight"]
+    level, total = F.rms_norm(seen, seen.shape[-1:]), seen.new_zeros((), dtype=torch.float32)
+    for name, ids in words.items():
+        label = batch.patch_labels[name]
+        label = label if batch.shown is None else choose(label, batch.shown)
+        logits = (level @ table[ids].T).float()  # [b, m, words]
+        known = label >= (0 if name in ("size", "cell") else 1)
+        if not known.any():
+            continue
+        if name == "cell":  # "top left" is two words
+            target = CELL_WORDS.to(logits.dtype)[label[known]]
+            total = total + F.binary_cross_entropy_with_logits(logits[known], target)
+        else:
+            total = total + F.cross_entropy(logits[known], label[known] - (0 if name == "size" else 1))
+    return total
+
+
+# [9 cells, 5 words]: top, bottom, left, right, center
+CELL_WORDS = torch.tensor(
+    [[1, 0, 1, 0, 0], [1, 0, 0, 0, 0], [1, 0, 0, 1, 0], [0, 0, 1, 0, 0], [0, 0, 0, 0, 1], [0, 0, 0, 1, 0],
+     [0, 1, 1, 0, 0], [0, 1, 0, 0, 0], [0, 1, 0, 1, 0]]
+)  # fmt: skip

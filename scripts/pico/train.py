@@ -23,7 +23,7 @@ from torch import Tensor
 from mmaccel.benchmarks.scene_graph import Level
 from pico import optim
 from pico.data import KINDS, Recipe, Turns, make
-from pico.model import Pico, Shape, initial, parameter_shapes, text_loss, tower_losses
+from pico.model import Pico, Shape, initial, parameter_shapes, text_loss, tower_losses, word_losses
 
 AUX = {"colour": 1.0, "shape": 1.0, "character": 1.5, "value": 0.7, "size": 0.5, "cell": 0.7, "centre": 0.7,
        "colours": 0.3, "shapes": 0.3, "count": 0.3}  # fmt: skip
@@ -40,20 +40,35 @@ class Stage:
     recipe: Recipe
     batch: int = 48
     aux: float = 1.0
+    guide: float = 0.5
 
 
 EASY = Level(things=(1, 4), chart=0.25, sign=0.3, clutter=(0, 8), table=0.0, note=0.0)
 MIDDLE = replace(EASY, things=(1, 6), clutter=(0, 14), note=0.05)
 FULL = Level(things=(2, 8), chart=0.3, sign=0.35, table=0.05, note=0.1)
-LATE_KINDS = {**KINDS, "caption": 0.3, "choice": 2.0, "option": 0.15}
+READ_KINDS = {
+    "exist": 0.8, "colour": 1.4, "shape": 1.4, "count": 0.7, "relation": 0.6, "where": 1.1, "character": 1.3,
+    "sign": 0.7, "chart": 0.7, "choice": 0.4, "caption": 0.16, "option": 0.4,
+}  # fmt: skip
+BIND_KINDS = {
+    "exist": 1.2, "colour": 1.2, "shape": 1.2, "count": 1.0, "relation": 1.0, "where": 1.0, "character": 1.2,
+    "sign": 1.0, "chart": 1.0, "choice": 0.8, "caption": 0.12, "option": 1.0,
+}  # fmt: skip
+LATE_KINDS = {
+    "exist": 1.0, "colour": 1.0, "shape": 1.0, "count": 1.4, "relation": 1.5, "where": 0.8, "character": 1.3,
+    "sign": 1.5, "chart": 1.1, "choice": 1.7, "caption": 0.25, "option": 0.9,
+}  # fmt: skip
 
 STAGES = (
-    Stage("tower", 40_000, (0.02, 0.01), ((1, 100, 0),), Recipe(replace(MIDDLE, table=0.1), text=0), 64),
-    Stage("read", 20_000, (0.015, 0.009), ((1, 100, 40),), Recipe(EASY, text=112, blind=0.25), aux=0.6),
-    Stage("bind", 24_000, (0.007, 0.005), ((0.8, 110, 42), (0.2, 130, 130)), Recipe(MIDDLE, two_options=0.9), aux=0.5),
+    Stage("tower", 24_000, (0.02, 0.01), ((1, 100, 0),), Recipe(replace(MIDDLE, table=0.1), text=0), 64),
+    Stage("read", 20_000, (0.015, 0.007), ((1, 100, 40),), Recipe(EASY, READ_KINDS, text=112, blind=0.05), 32, 0.6),
     Stage(
-        "full", 60_000, (0.005, 0.003), ((0.55, 110, 46), (0.33, 140, 140), (0.12, 576, 576)),
-        Recipe(FULL, LATE_KINDS, two_options=0.6, text=128), aux=0.4,
+        "bind", 30_000, (0.007, 0.005), ((0.8, 110, 42), (0.2, 130, 130)),
+        Recipe(MIDDLE, BIND_KINDS, two_options=0.95, blind=0.3), 32, 0.5,
+    ),
+    Stage(
+        "full", 60_000, (0.005, 0.003), ((0.54, 110, 46), (0.37, 140, 140), (0.09, 576, 576)),
+        Recipe(FULL, LATE_KINDS, two_options=0.75, text=128), 32, 0.5,
     ),
 )  # fmt: skip
 
@@ -68,7 +83,7 @@ class Shared:
     v: Tensor
     grads: Tensor  # [workers, P]
     norms: Tensor  # [workers]
-    tally: Tensor  # [workers, 4 + aux losses]: micro-batches, text loss, blind share, spare, then losses
+    tally: Tensor  # [workers, 4 + aux losses]: micro-batches, text loss, word loss, guide loss, then tower losses
     kinds: Tensor  # [workers, kinds, 2]
     plan: Tensor  # [stage, first sample, micro-batches, micro-batch size, stop]
     rate: Tensor
@@ -105,6 +120,7 @@ class Worker:
         self.mine = optim.share_out(self.slots, workers)[rank]
         self.leaves = {s.name: s.of(shared.weights).detach().requires_grad_() for s in self.slots}
         self.turns = Turns()
+        self.words = self.turns.words()
         self.model = Pico(self.leaves, shape, self.turns.prefix)
 
     def micro(self, stage: Stage, first: int, size: int, share_of_step: float) -> None:
@@ -120,8 +136,13 @@ class Worker:
         loss = stage.aux * sum(AUX[name] * value for name, value in aux.items())
         tally = self.shared.tally[self.rank]
         if stage.recipe.text:
-            text, kinds = text_loss(self.model.read(batch, features), batch, len(KINDS))
-            loss = loss + 2.0 * text
+            seen = self.model.look(batch, features)
+            logits, guide = self.model.read(batch, seen)
+            text, kinds = text_loss(logits, batch, len(KINDS))
+            words = word_losses(self.model, batch, seen, self.words)
+            loss = loss + 2.0 * text + 0.3 * words + stage.guide * guide
+            tally[2] += words.detach()
+            tally[3] += guide.detach()
             self.shared.kinds[self.rank] += kinds
             tally[1] += text.detach()
         (loss * share_of_step).backward()
@@ -169,12 +190,14 @@ class Worker:
         return True
 
 
-def follow(rank: int, workers: int, shared: Shared, seed: int, shape: Shape, stages: tuple[Stage, ...]) -> None:
-    """A worker that does what the first one plans."""
+def follow(
+    rank: int, workers: int, shared: Shared, seed: int, shape: Shape, stages: tuple[Stage, ...], steps: int
+) -> None:
+    """A worker that does what the first one plans; `steps` have been done before."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # ends with its parent
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    worker, steps = Worker(rank, workers, shared, seed, shape), int(shared.norms[0])
+    worker = Worker(rank, workers, shared, seed, shape)
     while worker.step(stages, steps):
         steps += 1
 
@@ -230,7 +253,7 @@ class Trainer:
         """Go to the next stage where this one is done; False when the run is over. Reads the control files."""
         p = self.progress
         anneal, skip = self.out / "anneal", self.out / "skip"
-        if anneal.exists() and not p.anneal:
+        if anneal.exists():  # also while annealing: a new length from the rate of now
             p.anneal = (p.samples, int(anneal.read_text()), self.rate())
             anneal.unlink()
         if p.anneal:
@@ -260,6 +283,7 @@ class Trainer:
         norm, rate = float(s.norms.sum()) ** 0.5, float(s.rate)
         line = {"t": round(p.seconds), "stage": self.stages[p.stage].name, "samples": p.samples, "rate": round(rate, 5)}
         line |= {"per_s": round(samples / since, 1), "norm": round(norm, 2), "text": round(float(tally[1]) / n, 3)}
+        line |= {"words": round(float(tally[2]) / n, 3), "guide": round(float(tally[3]) / n, 3)}
         line |= {name: round(float(value) / n, 3) for name, value in zip(self.aux_order, tally[4:])}
         line["kinds"] = {k: round(100 * float(r / a)) for k, (r, a) in zip(KINDS, kinds) if a > 0}
         with (self.out / "log.jsonl").open("a") as file:
@@ -268,11 +292,8 @@ class Trainer:
     def run(self) -> None:
         context = mp.get_context("fork")
         self.shared.next, self.shared.barrier = context.Value("l", 0), context.Barrier(self.workers)
-        self.shared.norms[0] = self.progress.steps
-        others = [
-            context.Process(target=follow, args=(k, self.workers, self.shared, self.seed, self.shape, self.stages))
-            for k in range(1, self.workers)
-        ]
+        same = (self.workers, self.shared, self.seed, self.shape, self.stages, self.progress.steps)
+        others = [context.Process(target=follow, args=(k, *same)) for k in range(1, self.workers)]
         for process in others:
             process.start()
         for name in (signal.SIGTERM, signal.SIGINT):
@@ -285,7 +306,6 @@ class Trainer:
 
     def loop(self, worker: Worker) -> None:
         p, saved, logged, counted = self.progress, time.monotonic(), time.monotonic(), self.progress.samples
-        time.sleep(1)  # the other workers read the step count before it is overwritten
         while True:
             self.stop = self.stop or not self.turn_page()
             self.plan()
