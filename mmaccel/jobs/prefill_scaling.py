@@ -60,8 +60,9 @@ class PrefillScaling:
 
         def pruned(ratio: float) -> Timed:
             def work() -> None:
-                with attach(model, FastV(layer=self.layer, ratio=ratio)):
+                with attach(model, FastV(layer=self.layer, ratio=ratio)) as attachment:
                     bare()
+                assert attachment.events, "nothing was pruned, so nothing was measured"
 
             return work
 

@@ -3,6 +3,7 @@
 Knows configs. Does not know what is measured on them.
 """
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,10 +72,17 @@ def random_prompt(geometry: LlavaGeometry, *, before: int, after: int, device: s
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
+def takes_features(model: Any) -> bool:
+    """Whether this library lets a caller hand over encoded pictures."""
+    return "mm_encoder_outputs" in inspect.signature(model.forward).parameters
+
+
 def random_features(model: Any, geometry: LlavaGeometry, seed: int) -> Any:
     """Pre-encoded picture features as the library's own `mm_encoder_outputs`, so that a forward times the decoder."""
     from transformers.modeling_outputs import BaseModelOutputWithPooling
 
+    if not takes_features(model):
+        raise ValueError("transformers: this version takes no mm_encoder_outputs, valid for the studies is a newer one")
     weight = model.get_input_embeddings().weight
     generator = torch.Generator().manual_seed(seed)
     features: Any = torch.randn(geometry.visual, geometry.width, generator=generator) * 0.02
