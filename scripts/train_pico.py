@@ -30,6 +30,8 @@ def arguments() -> argparse.Namespace:
         "--out", type=Path, default=Path("pico-run"), help="run folder: checkpoint.pt, log.jsonl, control files"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the weights and of the stream of pictures")
+    parser.add_argument("--init", type=Path, metavar="DIR", help="begin with the weights of an exported folder")
+    parser.add_argument("--begin", default=STAGES[0].name, metavar="NAME", help="the stage that --init begins with")
     parser.add_argument("--resume", action="store_true", help="go on from OUT/checkpoint.pt")
     parser.add_argument("--budget", type=float, default=1.0, help="multiplies every stage's number of samples")
     parser.add_argument(
@@ -50,6 +52,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="*", help="kinds to evaluate, default all")
     parser.add_argument("--batch", type=int, default=8, help="of the evaluation")
     parser.add_argument("--grey", action="store_true", help="evaluate with a grey picture in place of the real one")
+    parser.add_argument("--pruner", nargs="+", metavar="NAME [KEY=VALUE]", help="evaluate under it: fastv ratio=0.9")
     return parser.parse_args()
 
 
@@ -74,10 +77,12 @@ def main() -> None:
         from pico.evaluate import evaluate
 
         torch.set_num_threads(a.workers)
-        print(json.dumps(evaluate(a.evaluate, a.n, a.test_seed, a.batch, not a.grey, a.kinds), indent=1))
+        print(json.dumps(evaluate(a.evaluate, a.n, a.test_seed, a.batch, not a.grey, a.kinds, a.pruner), indent=1))
         return
     trainer = Trainer(a.out, a.seed, a.workers, staged(a.budget, a.stage), Shape(), a.save_every)
     trainer.start()
+    if a.init:
+        trainer.begin_from(a.init, a.begin)
     if a.resume:
         trainer.resume(a.out / "checkpoint.pt")
     trainer.run()

@@ -201,6 +201,17 @@ def test_orthogonal_update():
     assert values.min() > 0.6 and values.max() < 1.3  # noqa: PT018
 
 
+def test_training_can_begin_with_an_exported_folder(random_folder, tmp_path):
+    parameters, model, _ = random_folder
+    trainer = Trainer(tmp_path, 7, 1, STAGES, SMALL, 1e9)
+    trainer.start()
+    trainer.begin_from(Path(model.name_or_path), "bind")
+    assert STAGES[trainer.progress.stage].name == "bind"
+    for slot in trainer.slots:
+        same = torch.equal(slot.of(trainer.shared.master), parameters[slot.name])
+        assert same != (slot.name.startswith("aux.")) or len(slot.shape) == 1
+
+
 @pytest.fixture
 def handlers():
     kept = {name: signal.getsignal(name) for name in (signal.SIGTERM, signal.SIGINT)}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 from PIL import Image
 from transformers import AutoProcessor, LlavaForConditionalGeneration
 
+from mmaccel.attach import attach
 from mmaccel.benchmarks.scenes import Scenes
+from mmaccel.pruning.base import FunctionPruner, Pruner
+from mmaccel.registry import build
 
 
 def load(folder: Path) -> tuple[LlavaForConditionalGeneration, AutoProcessor]:
@@ -17,8 +21,23 @@ def load(folder: Path) -> tuple[LlavaForConditionalGeneration, AutoProcessor]:
     return model.eval(), AutoProcessor.from_pretrained(folder, local_files_only=True)
 
 
+def pruner(words: list[str]) -> Pruner:
+    """["fastv", "ratio=0.9"] → that pruner; "vtw" with layer=K drops every visual token before layer K."""
+    name, fields = words[0], {key: float(value) for key, value in (word.split("=") for word in words[1:])}
+    if "layer" in fields:
+        fields["layer"] = int(fields["layer"])
+    if name == "vtw":
+        return FunctionPruner(lambda station: station.alive & ~station.visual, fields["layer"])
+    return build("pruner", name, fields)
+
+
 def reply(
-    model: LlavaForConditionalGeneration, processor: AutoProcessor, samples: list, limit: int, picture: bool
+    model: LlavaForConditionalGeneration,
+    processor: AutoProcessor,
+    samples: list,
+    limit: int,
+    picture: bool,
+    prune: Pruner | None = None,
 ) -> list[str]:
     """Greedy answers; without `picture` a grey one takes its place."""
     grey = Image.new("RGB", (336, 336), (128, 128, 128))
@@ -29,12 +48,20 @@ def reply(
     text = [processor.apply_chat_template(chat) for chat in chats]
     images = [sample.image if picture else grey for sample in samples]
     inputs = processor(images=images, text=text, return_tensors="pt", padding=True, add_special_tokens=False)
-    with torch.inference_mode():
+    with torch.inference_mode(), attach(model, prune) if prune else nullcontext():
         out = model.generate(**inputs, max_new_tokens=limit, do_sample=False)
     return processor.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
-def evaluate(folder: Path, n: int, seed: int, batch: int, picture: bool = True, kinds: list[str] | None = None) -> dict:
+def evaluate(
+    folder: Path,
+    n: int,
+    seed: int,
+    batch: int,
+    picture: bool = True,
+    kinds: list[str] | None = None,
+    prune: list[str] | None = None,
+) -> dict:
     """{"kinds": {kind: (mean score, n)}, "short": pooled accuracy of short answers, "wrong": some examples}."""
     model, processor = load(folder)
     bench = Scenes(n=n, seed=seed, kinds=kinds)
@@ -46,7 +73,9 @@ def evaluate(folder: Path, n: int, seed: int, batch: int, picture: bool = True, 
     for start in range(0, n, batch):
         samples = [bench[k] for k in order[start : start + batch]]
         limit = 160 if any(sample.kind == "caption" for sample in samples) else 12
-        for sample, said in zip(samples, reply(model, processor, samples, limit, picture)):
+        for sample, said in zip(
+            samples, reply(model, processor, samples, limit, picture, pruner(prune) if prune else None)
+        ):
             score = bench.score(sample, [said])["correct"]
             scores[sample.kind].append(score)
             if score < 1:

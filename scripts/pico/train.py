@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 import torch.multiprocessing as mp
+from safetensors.torch import load_file
 from torch import Tensor
 
 from mmaccel.benchmarks.scene_graph import Level
@@ -221,6 +222,15 @@ class Trainer:
         for slot in self.slots:
             slot.of(self.shared.master).copy_(initial(slot.name, slot.shape, self.shape, generator))
         self.shared.weights.copy_(self.shared.master)
+
+    def begin_from(self, folder: Path, stage: str) -> None:
+        """Take the weights of an exported folder; the auxiliary heads and the optimiser's moments start anew."""
+        stored = load_file(folder / "model.safetensors")
+        for slot in self.slots:
+            if slot.name in stored:
+                slot.of(self.shared.master).copy_(stored[slot.name].reshape(slot.shape))
+        self.shared.weights.copy_(self.shared.master)
+        self.progress.stage = [one.name for one in self.stages].index(stage)
 
     def resume(self, path: Path) -> None:
         state = torch.load(path, weights_only=True)
