@@ -1,5 +1,6 @@
 """The folder benchmark on real photographs (those scikit-image and scikit-learn bundle) and on broken ones."""
 
+import os
 import struct
 import zlib
 
@@ -196,3 +197,14 @@ def test_judge_uses_the_parser_of_the_reference():
     assert judge("it is red", "red") == ("it is red", 0.0)
     assert judge("it is red", "red", contains=True) == ("it is red", 1.0)
     assert judge("it is reddish", "red", contains=True)[1] == 0.0
+
+
+def test_the_digest_follows_questions_answers_and_pictures_and_nothing_else(pictures):
+    text = "image,question,answer\nchina.jpg,a roof?,yes\ncoffee.webp,what?,\n"
+    first = table(pictures, text).digest(2)
+    os.utime(pictures / "china.jpg", (1, 1))
+    assert table(pictures, text).digest(2) == first
+    assert table(pictures, text.replace("yes", "no")).digest(2) != first
+    assert table(pictures, text.replace("a roof", "the roof")).digest(2) != first
+    Image.open(pictures / "china.jpg").rotate(180).save(pictures / "china.jpg")
+    assert table(pictures, text).digest(2) != first

@@ -254,3 +254,25 @@ def test_weight_hash_changes_with_any_weight(tmp_path, monkeypatch):
     assert file_hash([file])["sha256"] != whole["sha256"]
     monkeypatch.setattr("mmaccel.measure.provenance.WHOLE_BYTES", 0)
     assert file_hash([file])["of"].startswith("samples")
+
+
+def test_resume_refuses_another_model_device_or_library_and_names_them(tmp_path):
+    facts = {
+        "weights": {"sha256": "aa", "of": "files"}, "dtype": "float32", "attention": "sdpa", "threads": 1, "seed": 0,
+        "device": {"type": "cpu", "name": "x", "cores": 2}, "benchmark": "bb", "git": {"sha": "1", "dirty": False},
+        "versions": {"mmaccel": "0", "torch": "2", "transformers": "5", "wandb": "1"},
+    }  # fmt: skip
+    RunFolder.create(tmp_path / "run", CONFIG, facts).close()
+    free = facts | {"git": {"sha": "2", "dirty": True}, "device": {"type": "cpu", "name": "x", "cores": 4}}
+    RunFolder.resume(tmp_path / "run", CONFIG, free).close()
+    for key, value, said in (
+        ("weights", {"sha256": "cc", "of": "files"}, r"weights\.sha256: was 'aa', now 'cc'"),
+        ("dtype", "bfloat16", "dtype: was 'float32', now 'bfloat16'"),
+        ("attention", "eager", "attention: was"),
+        ("threads", 2, "threads: was 1, now 2"),
+        ("benchmark", "dd", "benchmark: was 'bb', now 'dd'"),
+        ("device", {"type": "cuda", "name": "y"}, r"device\.type: was 'cpu', now 'cuda'"),
+        ("versions", facts["versions"] | {"transformers": "6"}, r"versions\.transformers: was '5', now '6'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            RunFolder.resume(tmp_path / "run", CONFIG, facts | {key: value})

@@ -183,7 +183,16 @@ def test_an_interrupted_run_resumes_without_loss_or_repetition(monkeypatch, chec
     capsys.readouterr()
     assert smoke(monkeypatch, checkpoint, *words, "seed=5", "resume=run") == 2
     assert "seed: was 0, now 5" in capsys.readouterr().err
+    noted = json.loads((here / "run" / "provenance.json").read_text())
+    moved = (({"benchmark": "other"}, "benchmark: was 'other', now"), ({"threads": 9}, "threads: was 9, now"))
+    for changed, said in moved:
+        (here / "run" / "provenance.json").write_text(json.dumps(noted | changed))
+        assert smoke(monkeypatch, checkpoint, *words, "resume=run") == 2
+        assert said in capsys.readouterr().err
+    (here / "run" / "provenance.json").write_text(json.dumps(noted | {"git": {"sha": "older", "dirty": False}}))
     assert smoke(monkeypatch, checkpoint, *words, "resume=run") == 0
+    if noted["git"]:
+        assert "warning: resumed with other code, git.sha: was older" in capsys.readouterr().err
     found = records(here / "run")
     assert (here / "run" / "records.jsonl").read_bytes().startswith(kept)
     assert len({(r["point"], r["sample"], r["turn"]) for r in found}) == len(found) == 15

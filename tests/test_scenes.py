@@ -213,3 +213,19 @@ def test_every_kind_can_be_asked_and_short_answers_stay_short():
         assert sample.image.size == (SIDE, SIDE)
         assert kind == "caption" or len(sample.reference[0].split()) <= 2
         assert {"width", "height", "sharpness", "entropy", "edges"} <= set(sample.facts)
+
+
+def test_the_summary_leaves_captions_out_per_point():
+    def record(point, kind, correct, **more):
+        return {"point": point, "kind": kind, "score": {"correct": correct}, "error": None, **more}
+
+    records = [record("a", "count", 1.0), record("a", "sign", 0.0), record("a", "caption", 0.9)]
+    records.append(record("b", "count", 1.0))
+    records.append({"point": "b", "kind": "count", "score": None, "error": "broken"})
+    assert Scenes(n=4).summary(records) == {"short_answers": {"a": 0.5, "b": 1.0}, "short_answers_n": {"a": 2, "b": 1}}
+    assert Scenes(n=4).summary([]) == {}
+
+
+def test_the_digest_is_that_of_the_questions():
+    assert Scenes(n=9).digest(5) == Scenes(n=6).digest(5)
+    assert len({Scenes(n=9).digest(5), Scenes(n=9).digest(6), Scenes(n=9, seed=1).digest(5)}) == 3

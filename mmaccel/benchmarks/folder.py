@@ -7,6 +7,8 @@ a model is loaded; pixels are decoded one picture at a time.
 """
 
 import csv
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +23,7 @@ from mmaccel.benchmarks.text import judge, normal
 
 FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP"}
 COLUMNS, OPTIONAL = ("image", "question"), ("answer", "kind")
+STRETCH = 1 << 18  # bytes
 QUESTIONS = ("What is in the picture?", "How many objects are there?", "What is the main colour?")
 
 
@@ -73,6 +76,17 @@ class Folder(Benchmark):
         facts = picture_facts(image) | {"width": shown[0], "height": shown[1]}
         name = entry.image.relative_to(self.path).as_posix()
         return Sample(f"{name}#{index}", entry.kind, image, (entry.question,), (entry.answer,), facts=facts)
+
+    def digest(self, size: int) -> str:
+        """sha256 over the first `size` questions, their answers and a sample of their pictures' bytes."""
+        total, seen = hashlib.sha256(), dict[Path, str]()
+        for entry in self.entries[:size]:
+            if entry.image not in seen:
+                seen[entry.image] = file_digest(entry.image)
+            name = entry.image.relative_to(self.path).as_posix()
+            facts = [name, entry.question, entry.answer, entry.kind, seen[entry.image]]
+            total.update(json.dumps(facts).encode() + b"\n")
+        return total.hexdigest()
 
     def score(self, sample: Sample, replies: Sequence[str]) -> dict[str, Any]:
         reply, reference = replies[-1], sample.reference[len(replies) - 1]
@@ -171,6 +185,18 @@ def check_picture(path: Path, max_pixels: int) -> None:
             f"{path.name!r}: {width} × {height} = {width * height:,} pixels, at most "
             f"benchmark.max_pixels={max_pixels:,}"
         )
+
+
+def file_digest(path: Path) -> str:
+    """sha256 over a file's size, its beginning, middle and end: an edited picture differs there, and a folder of many
+    large ones is still hashed in moments."""
+    size, total = path.stat().st_size, hashlib.sha256()
+    total.update(f"{size}\n".encode())
+    with path.open("rb") as stream:
+        for start in sorted({0, max(size // 2 - STRETCH // 2, 0), max(size - STRETCH, 0)}):
+            stream.seek(start)
+            total.update(stream.read(STRETCH))
+    return total.hexdigest()
 
 
 def read_picture(path: Path, longest_side: int) -> tuple[Image.Image, tuple[int, int]]:

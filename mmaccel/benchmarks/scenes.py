@@ -7,6 +7,7 @@ drawn from `random.Random("train/…")`, these from `random.Random("test/…")`:
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 from collections import Counter
@@ -84,6 +85,14 @@ class Scenes(Benchmark):
             facts={**picture_facts(picture), "objects": len(scene.things)},
         )
 
+    def digest(self, size: int) -> str:
+        """sha256 over what is in the first `size` pictures, their questions and answers; nothing is drawn."""
+        total = hashlib.sha256()
+        for index in range(size):
+            scene, question = self.source(index)
+            total.update(repr((scene, question)).encode())
+        return total.hexdigest()
+
     def score(self, sample: Sample, replies: Sequence[str]) -> dict[str, Any]:
         """Exact match after `normalise`; a caption scores the F1 of its facts (see `caption_facts`)."""
         reference = sample.reference[-1] or ""
@@ -101,9 +110,16 @@ class Scenes(Benchmark):
         return {"correct": float(parsed == normalise(reference, sample.kind)), "parsed": parsed}
 
     def summary(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The pooled accuracy of short answers: captions are scored on another scale."""
-        short = [r["correct"] for r in records if r.get("kind") != "caption" and r.get("correct") is not None]
-        return {"short_answers": sum(short) / len(short), "short_answers_n": len(short)} if short else {}
+        """Per point the pooled accuracy of short answers: captions are scored on another scale."""
+        short: dict[str, list[float]] = {}
+        for record in records:
+            correct = (record.get("score") or {}).get("correct")
+            if record.get("kind") != "caption" and correct is not None and not record.get("error"):
+                short.setdefault(record["point"], []).append(correct)
+        if not short:
+            return {}
+        means = {point: sum(values) / len(values) for point, values in short.items()}
+        return {"short_answers": means, "short_answers_n": {point: len(values) for point, values in short.items()}}
 
 
 def make_question(split: str, seed: int, kind: str, number: int) -> tuple[Scene, Question]:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from rich.console import Console
 
 from mmaccel import registry
+from mmaccel.jobs.digest import digest
 from mmaccel.jobs.finish import finish
 from mmaccel.jobs.gate import checked_plan, picture_reaches
 from mmaccel.jobs.paired import Paired
@@ -19,7 +21,7 @@ from mmaccel.jobs.sample import Asker
 from mmaccel.jobs.screen import Screen
 from mmaccel.jobs.task import Task
 from mmaccel.measure.provenance import provenance
-from mmaccel.measure.record import RunFolder
+from mmaccel.measure.record import RunFolder, changed_facts, first_facts
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,9 @@ class Evaluate:
         if config["machine"]["threads"]:
             torch.set_num_threads(config["machine"]["threads"])
         vlm = registry.instantiate(plan.model, foreign=task.foreign)
-        picture_reaches(vlm, plan.benchmark[0])
-        with opened(task, points, provenance(vlm.model, vlm.path, config["seed"])) as folder:
+        picture_reaches(vlm, plan.first or plan.benchmark[0])
+        facts = provenance(vlm.model, vlm.path, config["seed"]) | {"benchmark": digest(plan.benchmark, plan.size)}
+        with opened(task, points, facts) as folder:
             asker = Asker(vlm, plan.benchmark, config["sampler"], config["seed"])
             paired = Paired(asker, plan, folder, self.warmup, self.maps)
             with Screen(plan.size, points, folder) as screen:
@@ -51,7 +54,12 @@ class Evaluate:
 
 def opened(task: Task, points: Sequence[Point], facts: dict[str, Any]) -> RunFolder:
     """A new run folder, or the one to resume; the points' labels are part of its configuration."""
-    config = task.kept() | {"points": [point.labels() for point in points]}
+    quantization = {"quantization": task.config["model"].get("quantization")}
+    config = task.kept() | {"points": [point.labels() | quantization for point in points]}
     if task.resume:
-        return RunFolder.resume(task.resume, config, facts)
+        folder = RunFolder.resume(task.resume, config, facts)
+        for key, (old, new) in changed_facts(first_facts(task.resume), facts, ("git",)).items():
+            said = f"warning: resumed with other code, {key}: was {old}, now {new} (noted in provenance.json)"
+            Console(stderr=True, highlight=False).print(said, markup=False, soft_wrap=True)
+        return folder
     return RunFolder.create(task.output, config, facts)

@@ -30,6 +30,7 @@ class Plan:
     size: int
     model: Mapping[str, Any]
     pruners: Mapping[str, Any]
+    first: Sample | None = None  # the first that can be read
 
 
 def checked_plan(config: Mapping[str, Any], points: list[Point], foreign: bool) -> Plan:

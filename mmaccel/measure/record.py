@@ -46,6 +46,11 @@ POINT_COLUMNS: tuple[str, ...] = (
 
 # Top-level config keys that change no measured value, so a resumed run may differ in them.
 HARMLESS = frozenset({"tracker", "resume", "output", "debug", "hydra"})
+# Provenance that decides what is measured: a resumed run may not differ in it. Another commit is noted, not refused.
+SAME_FACTS = (
+    "weights", "dtype", "attention", "device.type", "device.name", "threads", "benchmark",
+    "versions.mmaccel", "versions.torch", "versions.transformers",
+)  # fmt: skip
 
 
 class RunFolder:
@@ -73,7 +78,10 @@ class RunFolder:
     def resume(
         cls, path: str | Path, config: Mapping[str, Any], provenance: Mapping[str, Any] | None = None
     ) -> "RunFolder":
-        """Continue a killed run; a changed config is refused, key by key. `provenance` is noted under "resumed"."""
+        """Continue a killed run; a changed config is refused, key by key, and so is another model, device or library.
+
+        `provenance` is noted under "resumed".
+        """
         path = Path(path)
         if not (path / "config.yaml").is_file():
             raise FileNotFoundError(f"resume: {path} is no run folder (it has no config.yaml)")
@@ -84,6 +92,10 @@ class RunFolder:
                 f"resume: the config changed since {path} was started:\n{lines}\n"
                 f"start a new run, or undo the change (only {', '.join(sorted(HARMLESS))} may differ)"
             )
+        moved = changed_facts(first_facts(path), provenance or {}, SAME_FACTS)
+        if moved:
+            lines = "\n".join(f"  {key}: was {old!r}, now {new!r}" for key, (old, new) in moved.items())
+            raise ValueError(f"resume: not what {path} was measured with:\n{lines}\nstart a new run, or go back to it")
         (path / "images").mkdir(exist_ok=True)
         folder = cls(path, writable=True)
         if provenance is not None:
@@ -154,10 +166,9 @@ class RunFolder:
         self._done = {key_of(record) for record in read_records(file)}
 
     def _note_resumed(self, provenance: Mapping[str, Any]) -> None:
-        file = self.path / "provenance.json"
-        first = json.loads(file.read_text()) if file.is_file() else {}
+        first = first_facts(self.path)
         first.setdefault("resumed", []).append(plain(provenance))
-        write_atomic(file, json.dumps(first, indent=2))
+        write_atomic(self.path / "provenance.json", json.dumps(first, indent=2))
 
 
 def key_of(record: Mapping[str, Any]) -> Key:
@@ -243,6 +254,24 @@ def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tu
         key: (before.get(key), after.get(key))
         for key in keys
         if key.split(".")[0] not in HARMLESS and (key not in before or key not in after or before[key] != after[key])
+    }
+
+
+def first_facts(folder: str | Path) -> dict[str, Any]:
+    """The provenance a run was started with, {} where there is none."""
+    file = Path(folder) / "provenance.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def changed_facts(
+    old: Mapping[str, Any], new: Mapping[str, Any], names: Sequence[str]
+) -> dict[str, tuple[Any, Any]]:
+    """Dotted keys at or under `names` that both know and that differ → (old, new)."""
+    before, after = dict(flat(plain(old))), dict(flat(plain(new)))
+    return {
+        key: (before[key], after[key])
+        for key in before
+        if key in after and before[key] != after[key] and any(f"{key}.".startswith(f"{name}.") for name in names)
     }
 
 
