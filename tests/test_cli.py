@@ -171,6 +171,47 @@ def test_matched_refuses_a_budget_that_has_no_share():
         found["pool ratio=None"].pruner(depth=8)
 
 
+def test_a_control_of_the_methods_name_is_a_point_of_its_own():
+    found = points("+experiment=fastv_sweep", "pruner=pool", "pruner.layer=2", "pruner.ratio=0.5", method="pool")
+    assert list(found) == ["baseline", "keep_all", "pool ratio=0.5", "random ratio=0.5", "control pool ratio=0.5"]
+    method, control = found["pool ratio=0.5"], found["control pool ratio=0.5"]
+    assert (method.pruner(8).layer, control.pruner(8).layer) == (2, 0)
+    assert (method.labels()["pruner"], control.labels()["pruner"]) == ("pool", "control pool")
+
+
+def test_a_control_that_is_the_method_is_one_point():
+    found = points("+experiment=fastv_sweep", "pruner=pool", "pruner.ratio=0.5", method="pool")
+    assert list(found) == ["baseline", "keep_all", "pool ratio=0.5", "random ratio=0.5"]
+    assert found["pool ratio=0.5"].node["ratio"] == 0.5
+
+
+def test_matched_names_are_checked():
+    with pytest.raises(ValueError, match=r"matched: got \['pol'\], .* there are \['keep_all', 'random', 'pool'\]"):
+        points("+experiment=fastv_sweep", "matched=[pol]")
+    with pytest.raises(ValueError, match="matched: got 'pool', valid is a list"):
+        points("+experiment=fastv_sweep", "matched=pool")
+
+
+def test_a_matched_control_without_a_sweep_is_matched():
+    found = points("pruner=fastv", "+pruner@controls.pool=pool", "matched=[pool]")
+    assert list(found) == ["baseline", "fastv", "pool"]
+    assert found["pool"].pruner(depth=8).keep == pytest.approx((2 + 6 * 0.5) / 8)
+    swept = points("pruner=fastv", "+pruner@controls.pool=pool", "matched=[pool]", "sweep.pruner.ratio=[0.2,0.4]")
+    assert list(swept)[3:] == ["pool ratio=0.2", "pool ratio=0.4"]
+
+
+def test_controls_follow_a_swept_layer():
+    found = points("+experiment=fastv_sweep", "sweep.pruner.ratio=[0.5]", "sweep.pruner.layer=[2,4]")
+    lead = [f"fastv ratio=0.5 layer={layer}" for layer in (2, 4)]
+    assert list(found)[2:4] == lead
+    for layer, name in zip((2, 4), lead):
+        assert found[name].pruner(8).stations(8) == (layer,)
+        assert found[name.replace("fastv", "random")].pruner(8).stations(8) == (layer,)
+        pool = found[name.replace("fastv", "pool")].pruner(8)
+        assert (pool.layer, pool.keep) == (0, pytest.approx((layer + (8 - layer) * 0.5) / 8))
+    assert len(found) == 8
+
+
 def test_started_from_anywhere_as_a_module(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "mmaccel.run", "pruner.ratoi=0.5"]
