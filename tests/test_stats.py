@@ -114,6 +114,16 @@ def test_speed_up_is_the_median_of_paired_ratios_and_survives_a_slow_moment():
     assert median_ratio_interval({}, base).value is None
 
 
+def test_five_pairs_are_no_interval_and_six_are():
+    for n, there in ((5, False), (6, True)):
+        base = {str(i): 100.0 for i in range(n)}
+        speed = median_ratio_interval({str(i): 50.0 + i for i in range(n)}, base)
+        delta = paired_interval(dict.fromkeys(base, (0.0, 1.0)), dict.fromkeys(base, (1.0, 1.0)))
+        assert (speed.interval is not None, delta.interval is not None) == (there, there)
+        assert speed.value > 1
+        assert (delta.value, delta.n) == (-1.0, n)
+
+
 @pytest.mark.parametrize(("q", "needs"), [(50, 1), (95, 20), (99, 100)])
 def test_a_percentile_needs_its_count(q, needs):
     assert percentile([1.0] * (needs - 1), q) is None

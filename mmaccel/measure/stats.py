@@ -33,6 +33,7 @@ Record = Mapping[str, Any]
 Sums = dict[str, tuple[float, float]]  # sample → (sum, count)
 
 MINIMUM = {50: 1, 95: 20, 99: 100}  # values a percentile needs before it is more than the largest value's noise
+PAIRS = 6  # paired samples an interval needs: of fewer, not even all on one side is 95 % evidence (2 · 0.5⁵ > 0.05)
 STAGES = ("preprocess", "vision", "prune", "prefill", "draft", "verify", "decode")
 RESAMPLES = 2000
 BLOCK_VALUES = 4_000_000  # resampled values held at once
@@ -40,7 +41,7 @@ BLOCK_VALUES = 4_000_000  # resampled values held at once
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its interval; low and high are None below two samples."""
+    """A value with its interval; low and high are None below two samples, of paired values below PAIRS."""
 
     value: float | None
     low: float | None
@@ -106,7 +107,8 @@ def paired_interval(
     """Mean over shared samples of (point − base), each sample's value its own sum / count in 0 … 1."""
     shared = [key for key in base if key in point and point[key][1] > 0 and base[key][1] > 0]
     differences = [point[key][0] / point[key][1] - base[key][0] / base[key][1] for key in shared]
-    return bootstrap_interval(differences, level=level, resamples=resamples, seed=seed, bounds=(-1.0, 1.0))
+    found = bootstrap_interval(differences, level=level, resamples=resamples, seed=seed, bounds=(-1.0, 1.0))
+    return found if found.n >= PAIRS else Estimate(found.value, None, None, found.n)
 
 
 def median_ratio_interval(
@@ -120,8 +122,8 @@ def median_ratio_interval(
     """Median over shared samples of base / point (a speed-up when the values are times), with a bootstrap interval."""
     shared = [key for key in base if key in point and point[key] > 0 and base[key] > 0]
     ratios = np.asarray([base[key] / point[key] for key in shared])  # [n]
-    if len(ratios) < 2:
-        return Estimate(float(ratios[0]) if len(ratios) else None, None, None, len(ratios))
+    if len(ratios) < PAIRS:
+        return Estimate(float(np.median(ratios)) if len(ratios) else None, None, None, len(ratios))
     medians = np.concatenate([np.median(ratios[i], axis=1) for i in resampled(len(ratios), resamples, seed)])
     low, high = np.quantile(medians, [(1 - level) / 2, (1 + level) / 2])
     return Estimate(float(np.median(ratios)), float(low), float(high), len(ratios))
