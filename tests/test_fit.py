@@ -80,7 +80,7 @@ def test_too_little_memory_names_the_flags_that_fit(llava, monkeypatch):
     said = str(refused.value)
     assert "0.9 MiB" in said
     assert "576" not in said.split("Would fit")[1]
-    flags = {"benchmark.max_new_tokens=31", "model.dtype=bfloat16", "model.dtype=bfloat16 model.quantization=nf4"}
+    flags = {"sampler.max_new_tokens=31", "model.dtype=bfloat16", "model.dtype=bfloat16 model.quantization=nf4"}
     assert all(flag in said for flag in flags)
     assert check_fit(llava, **{**SMALL, "max_new_tokens": 31}).fits
     assert check_fit(llava, dtype="bfloat16", **SMALL).fits

@@ -208,3 +208,19 @@ def test_the_digest_follows_questions_answers_and_pictures_and_nothing_else(pict
     assert table(pictures, text.replace("a roof", "the roof")).digest(2) != first
     Image.open(pictures / "china.jpg").rotate(180).save(pictures / "china.jpg")
     assert table(pictures, text).digest(2) != first
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"ask": "What?"}, r"benchmark\.ask: got 'What\?', valid is a list"),
+        ({"ask": []}, r"benchmark\.ask: got \[\]"),
+        ({"kinds": "look"}, r"benchmark\.kinds: got 'look', valid is a list"),
+        ({"longest_side": 0}, r"benchmark\.longest_side: got 0, valid are whole numbers"),
+        ({"max_pixels": 1.5}, r"benchmark\.max_pixels: got 1\.5"),
+        ({"max_new_tokens": -5}, r"benchmark\.max_new_tokens: got -5"),
+    ],
+)
+def test_settings_that_cannot_work_are_named(pictures, setting, message):
+    with pytest.raises(ValueError, match=message):
+        Folder(pictures, **setting)

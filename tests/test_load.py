@@ -16,7 +16,7 @@ from layouts.weights import FAMILIES, HERE, NAMES, write_checkpoint
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from mmaccel.models.inputs import Processor
+from mmaccel.models.inputs import Processor, prepared
 from mmaccel.models.load import KEPT_WHOLE, VLM
 from mmaccel.registry import build, names
 
@@ -537,3 +537,9 @@ def test_kept_whole_covers_every_linear_layer_outside_the_decoder(vlms, family):
     decoder = set(model.get_decoder().layers.modules())
     linear = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
     assert {n for n, m in linear.items() if m not in decoder} == {n for n in linear if n.startswith(KEPT_WHOLE)}
+
+
+def test_a_strip_of_a_picture_is_refused_before_it_is_resized():
+    with pytest.raises(ValueError, match=r"here: 1×2048, one side is more than 200 times the other"):
+        prepared(Image.new("RGB", (1, 2048)), 10**6, "here")
+    assert prepared(Image.new("RGB", (2, 400)), 10**6, "here").size == (2, 400)

@@ -1,33 +1,45 @@
 """The main job end to end on a tiny random LLaVA: records, order, pairing, agreement, errors, resume."""
 
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
+from rich.console import Console
 from running import typed, write_tiny_llava
 from safetensors.torch import load_file, save_file
 
+from mmaccel import registry
 from mmaccel.benchmarks.base import Benchmark, Sample
+from mmaccel.jobs.evaluate import opened
 from mmaccel.jobs.facts import account, cells, evidence, survivors
 from mmaccel.jobs.gate import Plan
 from mmaccel.jobs.paired import Paired
 from mmaccel.jobs.pictures import seen_box, within
 from mmaccel.jobs.points import BASELINE, Point
 from mmaccel.jobs.sample import Asker, conversation
+from mmaccel.jobs.screen import Screen
+from mmaccel.jobs.task import Task
+from mmaccel.jobs.timing import timed_features
 from mmaccel.measure.cost import Geometry, macs
 from mmaccel.measure.record import RECORD_KEYS, RunFolder
 from mmaccel.models.load import VLM
 from mmaccel.pruning.fastv import FastV
+from mmaccel.pruning.pool import Pool
 
 ROOT = Path(__file__).parents[1]
 VISUAL, DEPTH = 576, 3
@@ -154,6 +166,34 @@ def test_the_model_is_as_it_was_after_a_request(vlm):
     assert state() == before
 
 
+def test_the_tower_is_waited_for_before_the_loop_begins_its_clock(monkeypatch):
+    order = []
+    base = SimpleNamespace(get_image_features=lambda: order.append("tower"))
+    clock = SimpleNamespace(cuda=True, device="cuda:0", stage=lambda name: nullcontext())
+    monkeypatch.setattr("torch.cuda.synchronize", lambda device: order.append(device))
+    own = base.get_image_features
+    with timed_features(SimpleNamespace(model=base), clock):
+        base.get_image_features()
+    assert order == ["tower", "cuda:0"]
+    assert base.get_image_features is own, "what the object had of its own is put back"
+
+
+def test_nothing_draws_while_a_request_is_timed(tmp_path, monkeypatch):
+    with RunFolder.create(tmp_path / "run", {}, {}) as folder:
+        screen = Screen(2, [Point(BASELINE)], folder)
+    screen.console = screen.live.console = Console(file=io.StringIO(), force_terminal=True)
+    drawn = []
+    refresh = screen.live.refresh
+    monkeypatch.setattr(screen.live, "refresh", lambda: drawn.append(threading.current_thread()) or refresh())
+    before = threading.active_count()
+    with screen:
+        assert threading.active_count() == before
+        good = {"point": BASELINE, "sample": "a", "turn": 0, "error": None, "score": {"correct": 1.0}, "e2e_ms": 1.0}
+        screen.show(good)
+        screen.advance(1)
+        assert len(drawn) >= 2
+
+
 def test_sampled_answers_are_the_same_dice_for_every_point(vlm):
     asker = Asker(vlm, SimpleNamespace(max_new_tokens=6), {"do_sample": True, "temperature": 1.0}, seed=3)
     sample = Sample("a", "k", Image.new("RGB", (40, 40), "red"), ("what?",), (None,))
@@ -274,6 +314,11 @@ def test_a_model_that_does_not_see_stops_before_the_first_point(monkeypatch, che
         (("machine.dtype=float8",), "float32, bfloat16, float16"),
         (("machine=cuda",), "torch finds no CUDA device here; machine=cpu runs anywhere"),
         (("sampler.max_new_tokens=100000",), "the model's context is 4096"),
+        (("model.max_pixels=0",), "model.max_pixels: got 0, valid are"),
+        (("model.max_pixels=100",), "the limit is 0.0 (raise it with model.max_pixels="),
+        (("sampler.max_new_tokens=0",), "sampler.max_new_tokens: got 0, valid are"),
+        (("sampler.max_new_tokens=2.5",), "sampler.max_new_tokens: got 2.5, valid are"),
+        (("benchmark.kinds=exist",), "valid is a list of kinds: benchmark.kinds=[exist]"),
         (("model.path=/no/where",), "model path: got '/no/where'"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
@@ -392,6 +437,108 @@ def test_a_centre_crop_moves_the_boxes():
     assert seen == (0.25, 0.0, 0.75, 1.0)
     assert within([(0.0, 0.0, 0.5, 0.5), (0.8, 0.0, 0.9, 1.0)], seen) == [(0.0, 0.0, 0.5, 0.5)]
     assert seen_box(wide, SimpleNamespace(do_center_crop=False)) == (0.0, 0.0, 1.0, 1.0)
+
+
+def test_padding_to_a_square_moves_the_boxes_too():
+    class LlavaImageProcessorPil:
+        do_pad, do_center_crop = True, True
+        size, crop_size = {"shortest_edge": 336}, {"height": 336, "width": 336}
+
+    wide = Image.new("RGB", (800, 400))
+    seen = seen_box(wide, LlavaImageProcessorPil())
+    assert seen == (0.0, -0.5, 1.0, 1.5)
+    assert within([(0.0, 0.0, 0.5, 1.0)], seen) == [(0.0, 0.25, 0.5, 0.75)], "the picture is the middle half"
+    batch = SimpleNamespace(do_pad=True)  # fills up a batch of tiles: the picture stays as it is
+    assert seen_box(wide, batch) == (0.0, 0.0, 1.0, 1.0)
+
+
+def test_a_first_picture_that_is_cut_off_stops_nothing(monkeypatch, checkpoint, here, photographs, capsys):
+    (photographs / "cut.jpg").rename(photographs / "Cut.jpg")  # first in the order of names
+    words = ("benchmark=folder", f"benchmark.path={photographs}", "benchmark.ask=[what is it?]", "limit=2")
+    assert smoke(monkeypatch, checkpoint, *words) == 0
+    broken = [record for record in records(here / "run") if record["error"]]
+    assert len(broken) == 5
+    assert all("'Cut.jpg': cannot be decoded (OSError" in record["error"] for record in broken)
+    capsys.readouterr()
+    assert smoke(monkeypatch, checkpoint, *words, "limit=1", "output=other") == 2
+    assert "none of 1 samples can be read; the first said: ValueError: 'Cut.jpg'" in capsys.readouterr().err
+
+
+def red(name: str = "a") -> Sample:
+    return Sample(name, "k", Image.new("RGB", (40, 40), "red"), ("what?",), (None,), ((),))
+
+
+def test_a_request_beyond_the_context_says_its_numbers(vlm):
+    prompt = vlm.inputs([conversation(red().image, red().turns, [])]).prompt_tokens[0]
+    room = vlm.processor.context - prompt
+    asker = Asker(vlm, SimpleNamespace(max_new_tokens=room + 1), {"do_sample": False})
+    with pytest.raises(ValueError, match=rf"has {prompt} tokens, with max_new_tokens={room + 1} they make 4097"):
+        asker.ask(None, red(), [])
+    asker.ask(None, red(), [], limit=2)
+
+
+def test_a_name_that_is_no_text_can_be_asked(vlm):
+    asker = Asker(vlm, SimpleNamespace(max_new_tokens=1), {"do_sample": False})
+    assert asker.draw(red("a\udcff"), 0) != asker.draw(red("a"), 0)
+
+
+def test_sampling_without_a_cut_is_not_the_librarys_fifty():
+    asker = object.__new__(Asker)
+    asker.benchmark = SimpleNamespace(max_new_tokens=3)
+    asker.sampler = {"do_sample": True, "temperature": None, "top_k": None, "top_p": None}
+    assert asker.options(None) == {
+        "do_sample": True, "top_k": 0, "top_p": 1.0, "temperature": 1.0, "max_new_tokens": 3,
+    }  # fmt: skip
+    asker.sampler = {"do_sample": True, "top_k": 7}
+    assert asker.options(None)["top_k"] == 7
+    asker.sampler = {"do_sample": False, "top_k": None}
+    assert asker.options(None) == {"do_sample": False, "max_new_tokens": 3}
+
+
+def test_greedy_is_greedy_whatever_the_checkpoint_asks_for(vlm, monkeypatch):
+    sampler = registry.load("sampler", "greedy")
+    asker = Asker(vlm, SimpleNamespace(max_new_tokens=8), sampler)
+    plain = asker.ask(None, red(), [])[0]["ids"]
+    monkeypatch.setattr(vlm.model.generation_config, "repetition_penalty", 50.0)
+    assert asker.ask(None, red(), [])[0]["ids"] == plain
+
+
+def test_pooled_evidence_is_no_count(vlm):
+    sample = replace(red(), region=(((0.0, 0.0, 0.5, 0.5),),))
+    asker = Asker(vlm, SimpleNamespace(max_new_tokens=1), {"do_sample": False})
+    assert asker.ask(Pool(ratio=0.5), sample, [])[0]["evidence"] is None
+    assert asker.ask(FastV(layer=2, ratio=0.5), sample, [])[0]["evidence"]["tokens"] > 0
+
+
+def test_a_picture_that_cannot_be_drawn_spoils_no_record(vlm, tmp_path, monkeypatch):
+    def breaks(*_):
+        raise OSError("no space")
+
+    monkeypatch.setattr("mmaccel.jobs.paired.save_pictures", breaks)
+    plan = Plan(Dialogue(), 1, {}, {BASELINE: None})
+    asker = Asker(vlm, plan.benchmark, {"do_sample": False})
+    with RunFolder.create(tmp_path / "run", {}, {}) as folder, pytest.warns(RuntimeWarning, match="no space"):
+        found = list(Paired(asker, plan, folder, warmup=0, maps=1).sample(0, [Point(BASELINE)]))
+    assert [record["error"] for record in found] == [None, None]
+
+
+def test_a_mixed_table_keeps_agreement_beside_accuracy(monkeypatch, checkpoint, here, photographs):
+    (here / "table.csv").write_text("image,question,answer\na.jpg,what?,cat\nb.png,what?,\n")
+    words = ("benchmark=folder", f"benchmark.path={photographs}", f"benchmark.questions={here / 'table.csv'}")
+    assert smoke(monkeypatch, checkpoint, *words) == 0
+    for record in records(here / "run"):
+        if record["reference"] is None:
+            assert record["score"]["correct"] is None
+            assert record["score"]["same_as_baseline"] in (0.0, 1.0)
+    rows = json.loads((here / "run" / "summary.json").read_text())["points"]
+    assert rows[0]["accuracy"] == 0.0, "the one answered question, and not the baseline's agreement with itself"
+
+
+def test_the_quantization_of_the_model_is_every_points_label(tmp_path):
+    config = {"model": {"quantization": "int8"}, "resume": None}
+    with opened(Task(config, output=tmp_path / "run"), [Point(BASELINE)], {}):
+        kept = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert kept["points"][0]["quantization"] == "int8"
 
 
 @pytest.mark.slow

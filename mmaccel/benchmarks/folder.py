@@ -61,20 +61,42 @@ class Folder(Benchmark):
         self.path = Path(self.path).expanduser()
         if not self.path.is_dir():
             raise ValueError(f"benchmark.path: {str(self.path)!r} is no folder")
+        self._check_settings()
         found = list(self._from_csv() if self.questions else self._from_files())
         self.entries = [entry for entry in found if self.kinds is None or entry.kind in self.kinds]
         if not self.entries:
             kinds = sorted({entry.kind for entry in found})
             raise ValueError(f"benchmark.kinds: {list(self.kinds or ())} leaves nothing; kinds there are {kinds}")
 
+    def _check_settings(self) -> None:
+        """A lone string would be read letter by letter."""
+        for name, values in (("ask", self.ask), ("kinds", self.kinds)):
+            if values is None and name == "kinds":
+                continue
+            words = not isinstance(values, str | bytes) and isinstance(values, Sequence)
+            if not words or not values or not all(isinstance(v, str) and v.strip() for v in values or ()):
+                raise ValueError(f"benchmark.{name}: got {values!r}, valid is a list of texts: benchmark.{name}=[…]")
+        for name in ("longest_side", "max_pixels", "max_new_tokens"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"benchmark.{name}: got {value!r}, valid are whole numbers from 1 on")
+
+    @property
+    def answered(self) -> bool:
+        """Whether any question has an answer: then accuracy is over those alone, and agreement is kept beside it."""
+        return any(entry.answer is not None for entry in self.entries)
+
     def __len__(self) -> int:
         return len(self.entries)
 
     def __getitem__(self, index: int) -> Sample:
         entry = self.entries[index]
-        image, shown = read_picture(entry.image, self.longest_side)
-        facts = picture_facts(image) | {"width": shown[0], "height": shown[1]}
         name = entry.image.relative_to(self.path).as_posix()
+        try:
+            image, shown = read_picture(entry.image, self.longest_side)
+        except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError and struct.error alike
+            raise ValueError(f"{name!r}: cannot be decoded ({type(error).__name__}: {error})") from error
+        facts = picture_facts(image) | {"width": shown[0], "height": shown[1]}
         return Sample(f"{name}#{index}", entry.kind, image, (entry.question,), (entry.answer,), facts=facts)
 
     def digest(self, size: int) -> str:

@@ -46,6 +46,8 @@ class Scenes(Benchmark):
     name = "scenes"
 
     def __post_init__(self) -> None:
+        if isinstance(self.kinds, str):
+            raise ValueError(f"kinds: got {self.kinds!r}, valid is a list of kinds: benchmark.kinds=[{self.kinds}]")
         unknown = sorted(set(self.asked) - set(ASK))
         if unknown or not self.asked:
             raise ValueError(f"kinds: got {unknown or 'an empty list'}, valid are {', '.join((*KINDS, *EXTRA_KINDS))}")

@@ -16,7 +16,7 @@ from mmaccel.jobs.points import Point
 from mmaccel.jobs.sample import conversation
 from mmaccel.models.checkpoint import checkpoint
 from mmaccel.models.fit import check_fit
-from mmaccel.models.inputs import Processor
+from mmaccel.models.inputs import Inputs, Processor
 from mmaccel.models.load import load_options
 
 FROM_MACHINE = ("dtype", "device", "attention")
@@ -37,24 +37,43 @@ def checked_plan(config: Mapping[str, Any], points: list[Point], foreign: bool) 
     """Raises ValueError, naming what was given and what is valid, for whatever cannot work."""
     for point in points:
         point.pruner(foreign=foreign)  # budgets out of range, before any file is read
+    limit = checked_limit(config["sampler"].get("max_new_tokens"))
     benchmark = registry.instantiate(config["benchmark"], foreign=foreign)
     size = limited(benchmark, config["limit"])
     model = model_node(config)
     found = checkpoint(model["path"], model.get("revision"))
-    processor = Processor.load(found.folder, trust_remote_code=bool(model.get("trust_remote_code")))
+    processor = Processor.load(
+        found.folder, max_pixels=model.get("max_pixels"), trust_remote_code=bool(model.get("trust_remote_code"))
+    )
     load_options(model["dtype"], model["device"], model["attention"], model.get("quantization"))
     depth = processor.layout.config.get_text_config().num_hidden_layers
     pruners = {point.name: point.pruner(depth, foreign) for point in points}
-    sample = benchmark[0]
-    inputs = processor.inputs([conversation(sample.image, sample.turns, [""] * (len(sample.turns) - 1))])
-    visual = inputs.visual_tokens[0]
-    most = config["sampler"].get("max_new_tokens") or benchmark.max_new_tokens
+    sample, inputs = first_readable(benchmark, size, processor)
+    visual, most = inputs.visual_tokens[0], limit or benchmark.max_new_tokens
     check_fit(
         model["path"], dtype=model["dtype"], device=model["device"], visual_tokens=visual,
         text_tokens=inputs.prompt_tokens[0] - visual, max_new_tokens=most,
         quantization=model.get("quantization"), revision=model.get("revision"),
     )  # fmt: skip
-    return Plan(benchmark, size, model, pruners)
+    return Plan(benchmark, size, model, pruners, sample)
+
+
+def checked_limit(most: Any) -> int | None:
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise ValueError(f"sampler.max_new_tokens: got {most!r}, valid are null and whole numbers from 1 on")
+    return most
+
+
+def first_readable(benchmark: Benchmark, size: int, processor: Processor) -> tuple[Sample, Inputs]:
+    """The first sample that becomes a prompt; those before it become error records. Raises where none does."""
+    said: list[str] = []
+    for index in range(size):
+        try:
+            sample = benchmark[index]
+            return sample, processor.inputs([conversation(sample.image, sample.turns, [""] * (len(sample.turns) - 1))])
+        except (ValueError, OSError, SyntaxError) as error:
+            said.append(f"{type(error).__name__}: {error}")
+    raise ValueError(f"benchmark {benchmark.name}: none of {size} samples can be read; the first said: {said[0]}")
 
 
 def model_node(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ goes on. Where the benchmark has no answer the score is agreement with the unpru
 baseline's in the rotation wait for it, so that every line on the disk is whole.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -61,21 +62,29 @@ class Paired:
             try:
                 if broken is not None:
                     raise RuntimeError(f"an earlier turn failed: {broken}")
-                record = self.request(point, sample, said, index)
+                record, event = self.request(point, sample, said)
+                if index < self.maps and not said:
+                    self.show(point, sample, event)
             except Exception as error:  # whatever a picture or a kernel does to one request, the others are measured
                 broken = broken or error
                 record = self.failed(sample, turn, error)
             said.append(record["prediction"] or "")
             yield record
 
-    def request(self, point: Point, sample: Sample, said: Sequence[str], index: int) -> dict[str, Any]:
+    def show(self, point: Point, sample: Sample, event: Any) -> None:
+        """A picture that cannot be drawn or written spoils no measurement."""
+        try:
+            save_pictures(self.folder, sample, point.name, event, self.asker.seen(sample))
+        except Exception as error:
+            warnings.warn(f"no picture of {sample.id} through {point.name}: {error}", RuntimeWarning, stacklevel=2)
+
+    def request(self, point: Point, sample: Sample, said: Sequence[str]) -> tuple[dict[str, Any], Any]:
         pruner = self.plan.pruners[point.name]
         self.warm_up(point, pruner, sample, said)
         measured, event = self.asker.ask(pruner, sample, said)
         score = dict(self.plan.benchmark.score(sample, [*said, measured["prediction"]]))
-        if index < self.maps and not said:
-            save_pictures(self.folder, sample, point.name, event, self.asker.seen(sample))
-        return self.known(sample, len(said)) | measured | {"parsed": score.pop("parsed", None), "score": score}
+        record = self.known(sample, len(said)) | measured | {"parsed": score.pop("parsed", None), "score": score}
+        return record, event
 
     def warm_up(self, point: Point, pruner: Any, sample: Sample, said: Sequence[str]) -> None:
         """Throw away the first requests of a new shape: their kernels and buffers are made then."""
@@ -102,7 +111,9 @@ class Paired:
             return
         base = record if point.name == BASELINE else self.done.get((BASELINE, *key[1:]))
         if waits(record) and base is not None and not base.get("error"):
-            record["score"] |= {"correct": float(record["parsed"] == base["parsed"]), "agreement": True}
+            agrees = float(record["parsed"] == base["parsed"])
+            mixed = getattr(self.plan.benchmark, "answered", False)  # agreement is not averaged with being right
+            record["score"] |= {"same_as_baseline": agrees} if mixed else {"correct": agrees, "agreement": True}
         self.folder.append(record)
         self.done[key] = record
         self.good = self.good or not record["error"]

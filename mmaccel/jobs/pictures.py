@@ -32,14 +32,21 @@ def save_pictures(folder: RunFolder, sample: Sample, point: str, event: Any | No
 
 
 def seen_box(image: Any, processor: Any) -> Box:
-    """The part of the picture that reaches the tower, in fractions: a centre crop where the processor cuts one."""
+    """What reaches the tower, in fractions of the picture: less of it where the processor cuts out the centre, more
+    than it where LLaVA's first pads it to a square (other processors' do_pad fills up a batch, not a picture)."""
     size, crop = getattr(processor, "size", None) or {}, getattr(processor, "crop_size", None) or {}
     shortest = size.get("shortest_edge")
-    if not getattr(processor, "do_center_crop", False) or not shortest or not crop:
-        return WHOLE
     width, height = image.size
-    scale = shortest / min(width, height)
-    across, down = min(1.0, crop["width"] / (width * scale)), min(1.0, crop["height"] / (height * scale))
+    wide, high = float(width), float(height)  # of what is resized
+    if getattr(processor, "do_pad", False) and type(processor).__name__.startswith("LlavaImageProcessor"):
+        wide = high = float(max(width, height))
+    across, down = wide / width, high / height
+    if getattr(processor, "do_center_crop", False) and shortest and crop:
+        scale = shortest / min(wide, high)
+        across *= min(1.0, crop["width"] / (wide * scale))
+        down *= min(1.0, crop["height"] / (high * scale))
+    if across == down == 1.0:
+        return WHOLE
     return ((1 - across) / 2, (1 - down) / 2, (1 + across) / 2, (1 + down) / 2)
 
 

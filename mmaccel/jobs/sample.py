@@ -22,6 +22,7 @@ from mmaccel.jobs.pictures import seen_box, within
 from mmaccel.jobs.timing import counters, timed_features, timings
 from mmaccel.measure.clock import Clock
 from mmaccel.measure.cost import Geometry
+from mmaccel.pruning.pool import Pool
 
 
 @dataclass
@@ -52,7 +53,9 @@ class Asker:
             began = time.perf_counter()
             with clock.stage("preprocess"):
                 inputs = self.vlm.inputs([conversation(from_bytes(data), sample.turns, said)])
-            sequences = self.vlm.model.generate(**inputs, **self.options(limit), custom_generate=speculate)
+            options = self.options(limit)
+            self.check_room(inputs.prompt_tokens[0], options["max_new_tokens"])
+            sequences = self.vlm.model.generate(**inputs, **options, custom_generate=speculate)
             ids = sequences[0, inputs["input_ids"].shape[1] :].tolist()
             text = self.vlm.tokenizer.decode(ids, skip_special_tokens=True).strip()
             ended = time.perf_counter()
@@ -66,7 +69,8 @@ class Asker:
             "prediction": text, "ids": ids, "finish": stats.finish[0], "tokens": tokens,
             "kv_fraction": book.kv_fraction, "mac_fraction": book.mac_fraction,
             **timings(clock.ms(), event, stats, times, len(ids)),
-            "memory_mb": self.memory(book), "spec": counters(stats), "evidence": evidence(event, boxes),
+            "memory_mb": self.memory(book), "spec": counters(stats),
+            "evidence": None if merges(pruner) else evidence(event, boxes),
             "prompt_hash": inputs.prompt_hash[0], "processor_hash": self.vlm.processor.hash,
         }, event  # fmt: skip
 
@@ -75,12 +79,22 @@ class Asker:
 
     def options(self, limit: int | None) -> dict[str, Any]:
         given = {key: value for key, value in self.sampler.items() if value is not None}
+        if given.get("do_sample"):  # null means no cut; left out, the library would cut to its own or the checkpoint's
+            given = {"top_k": 0, "top_p": 1.0, "temperature": 1.0} | given
         most = given.pop("max_new_tokens", self.benchmark.max_new_tokens)
         return given | {"max_new_tokens": min(most, limit) if limit else most}
 
+    def check_room(self, prompt: int, most: int) -> None:
+        context = self.vlm.processor.context
+        if prompt + most > context:
+            raise ValueError(
+                f"the prompt has {prompt} tokens, with max_new_tokens={most} they make {prompt + most}, the model's "
+                f"context is {context}"
+            )
+
     def draw(self, sample: Sample, turn: int) -> int:
         """The same dice for every point of a sample, other dice for every sample."""
-        digest = hashlib.sha256(f"{self.seed}/{sample.id}/{turn}".encode()).digest()
+        digest = hashlib.sha256(f"{self.seed}/{sample.id}/{turn}".encode("utf-8", "surrogatepass")).digest()
         return int.from_bytes(digest[:4], "big")
 
     def memory(self, book: Any) -> dict[str, float | None]:
@@ -88,6 +102,11 @@ class Asker:
         cuda = self.device.type == "cuda"
         peak = torch.cuda.max_memory_allocated(self.device) / 1e6 if cuda else None  # the processor's cannot be reset
         return {"weights": self.weights_mb, "kv": book.kv_bytes(value_bytes) / 1e6, "vision_cache": None, "peak": peak}
+
+
+def merges(pruner: Any | None) -> bool:
+    """Whether a column that stands may carry others' content: what is left of the evidence is then no count."""
+    return isinstance(pruner, Pool) or any(merges(member) for member in getattr(pruner, "pruners", ()))
 
 
 def conversation(image: Any, turns: Sequence[str], said: Sequence[str]) -> list[dict[str, Any]]:

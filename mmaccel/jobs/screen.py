@@ -29,7 +29,8 @@ class Screen:
         self.correct: dict[str, list[float]] = defaultdict(list)
         self.times: dict[str, dict[tuple[str, int], float]] = defaultdict(dict)
         self.errors = 0
-        self.live = Live(console=self.console, refresh_per_second=4, transient=True)
+        # auto_refresh would draw from a thread of its own, inside timed requests
+        self.live = Live(console=self.console, auto_refresh=False, transient=True)
         self.console.print(f"{samples} samples × {len(points)} points → {folder.path}", soft_wrap=True)
         for record in folder.records():
             self.note(record)
@@ -49,7 +50,7 @@ class Screen:
             where = f"{record['sample']} through {record['point']}"
             self.console.print(f"error: {where}: {record['error']}", markup=False, soft_wrap=True)
         if self.console.is_terminal:
-            self.live.update(Group(self.table(), self.progress))
+            self.live.update(Group(self.table(), self.progress), refresh=True)
 
     def note(self, record: Mapping[str, Any]) -> None:
         if record["error"]:
@@ -61,6 +62,8 @@ class Screen:
 
     def advance(self, done: int) -> None:
         self.progress.update(self.task, completed=done)
+        if self.console.is_terminal:
+            self.live.refresh()
         step = max(self.samples // 10, 1)
         if not self.console.is_terminal and (done % step == 0 or done == self.samples):
             base = self.running(BASELINE)

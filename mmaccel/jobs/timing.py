@@ -9,26 +9,37 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from mmaccel.measure.clock import Clock
 
 
 @contextmanager
 def timed_features(model: Any, clock: Clock) -> Iterator[list[float]]:
-    """The tower's and projector's time as the stage "vision", for every point alike; the model is left as it was."""
+    """The tower's and projector's time as the stage "vision", for every point alike; the model is left as it was.
+
+    On CUDA the host waits once for the stage to end, else the loop's own clock would count the queued tower as prefill.
+    """
     base, entered = model.model, []  # type: ignore[var-annotated]
-    original = base.get_image_features
+    original, own = base.get_image_features, vars(base).get("get_image_features")
 
     @functools.wraps(original)  # generate reads the signature to know which inputs to hand over
     def features(*args: Any, **kwargs: Any) -> Any:
         entered.append(time.perf_counter())
         with clock.stage("vision"):
-            return original(*args, **kwargs)
+            found = original(*args, **kwargs)
+        if clock.cuda:
+            torch.cuda.synchronize(clock.device)  # one wait a request, for every point alike
+        return found
 
     base.get_image_features = features
     try:
         yield entered
     finally:
-        vars(base).pop("get_image_features", None)
+        if own is None:
+            vars(base).pop("get_image_features", None)
+        else:
+            base.get_image_features = own
 
 
 def timings(

@@ -117,7 +117,7 @@ def check_context(fit: Fit) -> None:
     if fit.tokens <= fit.context:
         return
     room = fit.context - fit.visual_tokens - fit.text_tokens
-    way = f"Would fit: benchmark.max_new_tokens={room}" if room > 0 else "Only smaller or fewer pictures would fit"
+    way = f"Would fit: sampler.max_new_tokens={room}" if room > 0 else "Only smaller or fewer pictures would fit"
     raise ValueError(
         f"{fit.name}: {fit.visual_tokens} visual + {fit.text_tokens} text tokens + max_new_tokens="
         f"{fit.max_new_tokens} make {fit.tokens}, the model's context is {fit.context}. {way}."
@@ -146,7 +146,7 @@ def alternatives(fit: Fit) -> Iterator[tuple[str, Fit]]:
     per_token = fit.cache_bytes / fit.tokens if fit.tokens else 0.0
     longest = int(spare / per_token) - fit.visual_tokens - fit.text_tokens if per_token else 0
     if 0 < longest < fit.max_new_tokens:
-        yield f"benchmark.max_new_tokens={longest}", replace(fit, max_new_tokens=longest)
+        yield f"sampler.max_new_tokens={longest}", replace(fit, max_new_tokens=longest)
     if fit.dtype == "float32":
         yield "model.dtype=bfloat16", replace(fit, dtype="bfloat16")
     if fit.quantization is None and fit.weights.fixed is None:

@@ -24,6 +24,7 @@ Message = Mapping[str, Any]  # {"role": "user" | "assistant" | "system", "conten
 Part = Mapping[str, Any]  # {"type": "image", "image": PIL} | {"type": "text", "text": str}
 Conversation = Sequence[Message]
 PICTURE_LIMIT = 89_478_485  # pixels; Pillow's own decompression-bomb line, where it only warns
+STRETCHED = 200  # longer over shorter side; Qwen-VL's own line, and what bounds a resize by the shorter side
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,9 @@ class Processor:
     def load(cls, folder: Path, *, max_pixels: int | None = None, trust_remote_code: bool = False) -> "Processor":
         from transformers import AutoConfig, AutoTokenizer
 
+        whole = isinstance(max_pixels, int) and not isinstance(max_pixels, bool)
+        if max_pixels is not None and not (whole and max_pixels > 0):
+            raise ValueError(f"model.max_pixels: got {max_pixels!r}, valid are null and whole numbers from 1 on")
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         written = read_json(folder / "processor_config.json")
@@ -277,6 +281,11 @@ def prepared(image: Any, limit: int, where: str) -> Image.Image:
         raise ValueError(
             f"{where}: {width}×{height} is {width * height / 1e6:.1f} million pixels, the limit is {limit / 1e6:.1f} "
             "(raise it with model.max_pixels=…, or shrink the picture)"
+        )
+    if max(width, height) > STRETCHED * min(width, height):
+        raise ValueError(
+            f"{where}: {width}×{height}, one side is more than {STRETCHED} times the other; an image processor that "
+            "fits the shorter side would make millions of pixels of it. Crop the picture"
         )
     try:
         upright = ImageOps.exif_transpose(image)
