@@ -514,7 +514,7 @@ def test_a_picture_that_cannot_be_drawn_spoils_no_record(vlm, tmp_path, monkeypa
     def breaks(*_):
         raise OSError("no space")
 
-    monkeypatch.setattr("mmaccel.jobs.paired.save_pictures", breaks)
+    monkeypatch.setattr("mmaccel.jobs.pictures.save_pictures", breaks)
     plan = Plan(Dialogue(), 1, {}, {BASELINE: None})
     asker = Asker(vlm, plan.benchmark, {"do_sample": False})
     with RunFolder.create(tmp_path / "run", {}, {}) as folder, pytest.warns(RuntimeWarning, match="no space"):

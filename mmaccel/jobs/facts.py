@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mmaccel.benchmarks.base import Box
 from mmaccel.measure.cost import Geometry, Ledger, ledger
+from mmaccel.pruning.pool import Pool
 
 
 def account(
@@ -63,3 +64,8 @@ def evidence(event: Any | None, boxes: Sequence[Box]) -> dict[str, Any] | None:
     if not total:
         return None
     return {"tokens": total, "kept_fraction": [int((inside & kept).sum()) / total for kept in survivors(event)]}
+
+
+def merges(pruner: Any | None) -> bool:
+    """Whether a column that stands may carry others' content: what is left of the evidence is then no count."""
+    return isinstance(pruner, Pool) or any(merges(member) for member in getattr(pruner, "pruners", ()))

@@ -1,17 +1,18 @@
 """One sample through all points: the order, the records, what is repeated after a kill and what is not.
 
 The order rotates with the sample, so that no point always comes first. A bad sample becomes error records and the run
-goes on. Where the benchmark has no answer the score is agreement with the unpruned reply: records that come before the
-baseline's in the rotation wait for it, so that every line on the disk is whole.
+goes on. Where the benchmark has no answer the score is agreement with the unpruned reply (where it has some, agreement
+stands beside the score and is averaged into nothing): records that come before the baseline's in the rotation wait for
+it, so that every line on the disk is whole.
 """
 
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mmaccel.benchmarks.base import Sample
+from mmaccel.jobs.agreement import agreement, waits
 from mmaccel.jobs.gate import Plan
-from mmaccel.jobs.pictures import save_pictures
+from mmaccel.jobs.pictures import try_pictures
 from mmaccel.jobs.points import BASELINE, Point
 from mmaccel.jobs.sample import Asker, conversation
 from mmaccel.measure.record import RunFolder
@@ -64,27 +65,19 @@ class Paired:
                     raise RuntimeError(f"an earlier turn failed: {broken}")
                 record, event = self.request(point, sample, said)
                 if index < self.maps and not said:
-                    self.show(point, sample, event)
+                    try_pictures(self.folder, sample, point.name, event, self.asker.seen(sample))
             except Exception as error:  # whatever a picture or a kernel does to one request, the others are measured
                 broken = broken or error
                 record = self.failed(sample, turn, error)
             said.append(record["prediction"] or "")
             yield record
 
-    def show(self, point: Point, sample: Sample, event: Any) -> None:
-        """A picture that cannot be drawn or written spoils no measurement."""
-        try:
-            save_pictures(self.folder, sample, point.name, event, self.asker.seen(sample))
-        except Exception as error:
-            warnings.warn(f"no picture of {sample.id} through {point.name}: {error}", RuntimeWarning, stacklevel=2)
-
     def request(self, point: Point, sample: Sample, said: Sequence[str]) -> tuple[dict[str, Any], Any]:
         pruner = self.plan.pruners[point.name]
         self.warm_up(point, pruner, sample, said)
         measured, event = self.asker.ask(pruner, sample, said)
         score = dict(self.plan.benchmark.score(sample, [*said, measured["prediction"]]))
-        record = self.known(sample, len(said)) | measured | {"parsed": score.pop("parsed", None), "score": score}
-        return record, event
+        return self.known(sample, len(said)) | measured | {"parsed": score.pop("parsed", None), "score": score}, event
 
     def warm_up(self, point: Point, pruner: Any, sample: Sample, said: Sequence[str]) -> None:
         """Throw away the first requests of a new shape: their kernels and buffers are made then."""
@@ -111,9 +104,7 @@ class Paired:
             return
         base = record if point.name == BASELINE else self.done.get((BASELINE, *key[1:]))
         if waits(record) and base is not None and not base.get("error"):
-            agrees = float(record["parsed"] == base["parsed"])
-            mixed = getattr(self.plan.benchmark, "answered", False)  # agreement is not averaged with being right
-            record["score"] |= {"same_as_baseline": agrees} if mixed else {"correct": agrees, "agreement": True}
+            record["score"] |= agreement(record, base, mixed=getattr(self.plan.benchmark, "answered", False))
         self.folder.append(record)
         self.done[key] = record
         self.good = self.good or not record["error"]
@@ -124,8 +115,3 @@ class Paired:
         if not self.good and self.samples_seen >= min(HOPELESS, self.plan.size):
             last = next(reversed(self.done.values()))["error"]
             raise RuntimeError(f"no request of the first {self.samples_seen} samples succeeded; the last said: {last}")
-
-
-def waits(record: dict[str, Any]) -> bool:
-    """Whether the score is left to the agreement with the unpruned reply."""
-    return not record.get("error") and record["reference"] is None and record["score"].get("correct") is None

@@ -4,6 +4,7 @@ Knows events, which part of a picture an image processor hands on, and the run f
 report/overlay.py's.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,14 @@ def save_pictures(folder: RunFolder, sample: Sample, point: str, event: Any | No
         under = sample.image.crop(tuple(round(part * side) for part, side in zip(seen, sides)))  # type: ignore[arg-type]
         kept = [[tuple(cell) for cell in yx[stands].tolist()] for stands in survivors(event)]
         survival_map(under, grid, kept).save(folder.picture(sample.id, point))
+
+
+def try_pictures(folder: RunFolder, sample: Sample, point: str, event: Any | None, seen: Box) -> None:
+    """A picture that cannot be drawn or written spoils no measurement."""
+    try:
+        save_pictures(folder, sample, point, event, seen)
+    except Exception as error:
+        warnings.warn(f"no picture of {sample.id} through {point}: {error}", RuntimeWarning, stacklevel=2)
 
 
 def seen_box(image: Any, processor: Any) -> Box:

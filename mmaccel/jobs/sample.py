@@ -17,12 +17,11 @@ from mmaccel.attach import attach
 from mmaccel.benchmarks.base import Benchmark, Box, Sample
 from mmaccel.benchmarks.wire import as_bytes, from_bytes
 from mmaccel.decoding.speculate import Speculate
-from mmaccel.jobs.facts import account, evidence
+from mmaccel.jobs.facts import account, evidence, merges
 from mmaccel.jobs.pictures import seen_box, within
 from mmaccel.jobs.timing import counters, timed_features, timings
 from mmaccel.measure.clock import Clock
 from mmaccel.measure.cost import Geometry
-from mmaccel.pruning.pool import Pool
 
 
 @dataclass
@@ -85,11 +84,10 @@ class Asker:
         return given | {"max_new_tokens": min(most, limit) if limit else most}
 
     def check_room(self, prompt: int, most: int) -> None:
-        context = self.vlm.processor.context
-        if prompt + most > context:
+        if prompt + most > self.vlm.processor.context:
             raise ValueError(
                 f"the prompt has {prompt} tokens, with max_new_tokens={most} they make {prompt + most}, the model's "
-                f"context is {context}"
+                f"context is {self.vlm.processor.context}"
             )
 
     def draw(self, sample: Sample, turn: int) -> int:
@@ -102,11 +100,6 @@ class Asker:
         cuda = self.device.type == "cuda"
         peak = torch.cuda.max_memory_allocated(self.device) / 1e6 if cuda else None  # the processor's cannot be reset
         return {"weights": self.weights_mb, "kv": book.kv_bytes(value_bytes) / 1e6, "vision_cache": None, "peak": peak}
-
-
-def merges(pruner: Any | None) -> bool:
-    """Whether a column that stands may carry others' content: what is left of the evidence is then no count."""
-    return isinstance(pruner, Pool) or any(merges(member) for member in getattr(pruner, "pruners", ()))
 
 
 def conversation(image: Any, turns: Sequence[str], said: Sequence[str]) -> list[dict[str, Any]]:
