@@ -192,6 +192,11 @@ def test_matched_names_are_checked():
         points("+experiment=fastv_sweep", "matched=pool")
 
 
+def test_a_matched_control_sweeps_budgets_only():
+    with pytest.raises(ValueError, match=r"sweep\.controls\.pool\.layer: pool is matched, valid are .* ratio, keep"):
+        points("+experiment=fastv_sweep", "sweep.controls.pool.layer=[0,1]")
+
+
 def test_a_matched_control_without_a_sweep_is_matched():
     found = points("pruner=fastv", "+pruner@controls.pool=pool", "matched=[pool]")
     assert list(found) == ["baseline", "fastv", "pool"]

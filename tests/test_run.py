@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 
 from mmaccel import registry
 from mmaccel.benchmarks.base import Benchmark, Sample
+from mmaccel.jobs.digest import digest
 from mmaccel.jobs.evaluate import opened
 from mmaccel.jobs.facts import account, cells, evidence, survivors
 from mmaccel.jobs.gate import Plan
@@ -387,6 +388,14 @@ def test_turns_carry_the_conversation_and_resume_in_the_middle(vlm, tmp_path):
     assert rest[0]["score"] == {"correct": 1.0, "agreement": True}
     assert rest[2]["score"]["correct"] == float(rest[2]["parsed"] == rest[0]["parsed"])
     assert "agreement" not in first["score"]
+
+
+def test_a_benchmark_without_a_digest_is_hashed_sample_by_sample(monkeypatch):
+    first = digest(Dialogue(), 1)
+    assert digest(Dialogue(), 1) == first
+    other = replace(Dialogue()[0], image=Image.new("RGB", (50, 50)))
+    monkeypatch.setattr(Dialogue, "__getitem__", lambda self, index: other)
+    assert digest(Dialogue(), 1) != first
 
 
 def test_a_conversation_alternates_and_shows_the_picture_once():

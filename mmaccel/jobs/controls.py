@@ -25,6 +25,10 @@ def following(
     that it does not sweep itself, so that it stands wherever the method stands."""
     if name in config["matched"]:
         prefix = ""
+        if other := [path for path in own if path not in BUDGET]:
+            raise ValueError(
+                f"sweep.controls.{name}.{other[0]}: {name} is matched, valid are the method's budgets {', '.join(BUDGET)}"
+            )
     elif config["controls"][name].get("like") == config["pruner"]:
         prefix = "like."
     else:
