@@ -27,7 +27,7 @@ def following(
         prefix = ""
         if other := [path for path in own if path not in BUDGET]:
             raise ValueError(
-                f"sweep.controls.{name}.{other[0]}: {name} is matched, valid are the method's budgets {', '.join(BUDGET)}"
+                f"sweep.controls.{name}.{other[0]}: {name} is matched, valid are {', '.join(BUDGET)}"
             )
     elif config["controls"][name].get("like") == config["pruner"]:
         prefix = "like."
