@@ -8,14 +8,21 @@ the head are in both. t₀ is the bare library, paired with each t₁ in the sam
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from mmaccel.attach import attach
-from mmaccel.jobs.study import Timed, each_model, median, paired_rounds, rounded, show_rows, write_study
+from mmaccel.jobs.study import (
+    Timed,
+    each_model,
+    median,
+    paired_rounds,
+    relative_cost,
+    rounded,
+    show_rows,
+    write_study,
+)
 from mmaccel.jobs.task import Task
 from mmaccel.measure.cost import Geometry, ledger
-from mmaccel.measure.stats import bootstrap_interval
 from mmaccel.models.random_weights import LlavaGeometry, random_features, random_prompt
 from mmaccel.pruning.fastv import FastV
 from mmaccel.report.studies import efficiency_figure
@@ -77,12 +84,14 @@ class PrefillScaling:
         book = ledger(decoder, self.before + self.after, geometry.visual, [(self.layer, int(kept))])
         base, point = times["bare"], times[f"{ratio:g}"]
         possible = 1 - book.mac_fraction
-        shown = bootstrap_interval([(base[key] - point[key]) / base[key] / possible for key in base])
-        middle = float(np.median([(base[key] - point[key]) / base[key] for key in base])) / possible
+        left = relative_cost(point, base)  # t₁ / t₀, median over rounds
+        shown = {
+            name: None if share is None else rounded((1 - share) / possible, 3)
+            for name, share in (("efficiency", left.value), ("low", left.high), ("high", left.low))
+        }
         return {
             "geometry": name, "width": geometry.width, "layers": geometry.layers, "ratio": ratio, "kept": int(kept),
             "mac_fraction": rounded(book.mac_fraction), "bare_ms": rounded(median(base), 2),
             "pruned_ms": rounded(median(point), 2), "speedup": rounded(median(base) / median(point), 3),
-            "efficiency": rounded(middle, 3), "low": rounded(shown.low, 3), "high": rounded(shown.high, 3),
-            "rounds": len(base),
+            **shown, "rounds": len(base),
         }  # fmt: skip
