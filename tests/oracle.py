@@ -59,18 +59,20 @@ def dropped(plan: DropCodes, ids: Tensor, mask: Tensor, prompt: int) -> dict[int
 def masked(model: Any, plan: DropCodes, ids: Tensor, mask: Tensor, prompt: int):
     """Layers from each station on see an explicit mask: causal, no padding, no dropped key."""
     n = ids.shape[1]
-    causal = torch.ones(n, n, dtype=torch.bool).tril()[None] & mask.bool()[:, None]  # [B, n, n]
-    causal |= torch.eye(n, dtype=torch.bool)  # padding rows see themselves: no NaN
+    own = torch.eye(n, dtype=torch.bool, device=ids.device)
+    causal = torch.ones_like(own).tril()[None] & mask.bool()[:, None]  # [B, n, n]
+    causal |= own  # padding rows see themselves: no NaN
     gone = dropped(plan, ids, mask, prompt)
     handles = []
     for layer, block in enumerate(model.get_decoder().layers):
         seen = causal.clone()
         reached = [drop for station, drop in gone.items() if station <= layer]
         if reached:
-            seen &= ~reached[-1][:, None] | torch.eye(n, dtype=torch.bool)
+            seen &= ~reached[-1][:, None] | own
         explicit = seen[:, None]
         if model.config._attn_implementation == "eager":
-            explicit = torch.zeros(explicit.shape).masked_fill(~explicit, torch.finfo(torch.float32).min)
+            dtype = next(block.parameters()).dtype
+            explicit = torch.zeros_like(explicit, dtype=dtype).masked_fill(~explicit, torch.finfo(dtype).min)
 
         def hook(module: Any, args: tuple, kwargs: dict, explicit: Tensor = explicit):
             return args, {**kwargs, "attention_mask": explicit}
