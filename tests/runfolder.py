@@ -83,6 +83,7 @@ def record(point: dict, index: int, rng: np.random.Generator, luck: float, suffi
         "kv_fraction": book.kv_fraction, "mac_fraction": book.mac_fraction, "ttft_ms": e2e - decode, "e2e_ms": e2e,
         "tpot_ms": 7.5 * noise if generated > 1 else None, "memory_mb": {"weights": 22.0, "kv": book.kv_bytes(4) / 1e6},
         "spec": {"steps": generated - 1, "drafted": 0, "accepted": 0, "emitted": generated - 1},
+        "image": {"width": 336, "height": 336, "sharpness": 40.0 * (1 + index % 7), "edges": 0.04 + 0.01 * (index % 5)},
         "evidence": {"tokens": 12, "kept_fraction": [(k / 576) ** 0.6 for k in book.kept]},
     }  # fmt: skip
 

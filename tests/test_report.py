@@ -145,6 +145,20 @@ def test_unmeasured_columns_are_named_and_left_out(plain):
     assert "Not measured in this run: e2e p99, ttft p99, alpha, peak MB." in page.of("p")
 
 
+def test_the_table_by_picture_says_what_a_third_of_the_samples_cannot_resolve(plain):
+    page = Page(plain[1])
+    headers = [data for element, data in page.text if element == "th"]
+    assert "By picture" in page.of("h2")
+    assert "sharpness" in headers
+    assert "edge density" in headers
+    assert not {"size", "size [px]"} & set(headers), "all pictures are of one size"
+    assert "≤ 120" in headers
+    assert "n = 27" in page.of("td")
+    assert "not resolved at n = 27" in page.of("small")
+    spans = [int(a["colspan"]) for n, a in page.elements if n == "th" and "colspan" in a]
+    assert sum(spans) == headers.index("samples") - headers.index("≤ 120")
+
+
 def test_figures_are_written_as_png_and_svg(plain):
     images = plain[0] / "images"
     names = {file.name for file in images.glob("accuracy_*")}

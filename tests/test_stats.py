@@ -254,3 +254,44 @@ def test_the_table_reaches_the_folder(tmp_path):
             folder.append(record(point, sample))
     write_points(folder, points_table(folder.records(), POINTS, "base"))
     assert json.loads((folder.path / "summary.json").read_text())["baseline"] == "base"
+
+
+def pictured(side, sharpness, edges, **more):
+    return {"image": {"width": side, "height": side // 2, "sharpness": sharpness, "edges": edges}, **more}
+
+
+def test_buckets_are_thirds_of_the_samples_and_the_same_for_every_point():
+    of = lambda s: pictured(100 + s, float(s % 4), 0.05)  # noqa: E731
+    table = rows(both(90, of, lambda s: of(s) | {"correct": float(s < 60)}))
+    half, base = table["half"]["buckets"], table["base"]["buckets"]
+    assert list(half) == ["size", "sharpness"], "all pictures have the same edge density: nothing to tell apart"
+    assert {label: part["n"] for label, part in half["size"].items()} == {"≤ 129": 30, "129 – 159": 30, "> 159": 30}
+    assert [part["accuracy"] for part in half["size"].values()] == [1.0, 1.0, 0.0]
+    assert half["size"]["> 159"]["delta"] == -1.0
+    assert half["size"]["> 159"]["pairs"] == 30
+    assert "delta" not in base["size"]["> 159"]
+    assert list(base["size"]) == list(half["size"])
+    assert {label: part["n"] for label, part in half["sharpness"].items()} == {"≤ 1": 46, "1 – 2": 22, "> 2": 22}
+
+
+def test_a_bucket_of_few_samples_resolves_nothing():
+    of = lambda s: pictured(100 + s, 1.0, 0.1 * s)  # noqa: E731
+    records = both(9, of, lambda s: of(s) | {"correct": float(s < 6)})
+    part = rows(records)["half"]["buckets"]["edge density"]["> 0.500"]
+    assert part["delta"] == -1.0
+    assert verdict(part) == "not resolved at n = 3"
+
+
+def test_failed_requests_and_unknown_pictures_are_in_no_bucket():
+    records = both(8, lambda s: pictured(100 + s, 1.0, 0.1))
+    found = rows([r | {"error": "x"} if r["sample"] == "7" and r["point"] == "base" else r for r in records])
+    assert sum(part["n"] for part in found["base"]["buckets"]["size"].values()) == 7
+    assert sum(part["pairs"] for part in found["half"]["buckets"]["size"].values()) == 7
+    assert rows(both(8))["half"]["buckets"] == {}
+
+
+def test_pictures_that_differ_in_one_only_make_two_buckets():
+    of = lambda s: pictured(100 if s else 40, 1.0, 0.1)  # noqa: E731
+    assert {k: v["n"] for k, v in rows(both(9, of, of))["half"]["buckets"]["size"].items()} == {"≤ 40": 1, "> 40": 8}
+    of = lambda s: pictured(100, 1.0 + 1e-6 * s, 0.1)  # noqa: E731
+    assert len(rows(both(9, of, of))["half"]["buckets"]["sharpness"]) == 3, "cuts that read alike get more digits"

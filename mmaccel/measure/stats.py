@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from mmaccel.measure.buckets import Labels, bucket_labels
 from mmaccel.measure.record import POINT_COLUMNS
 
 Record = Mapping[str, Any]
@@ -144,7 +145,7 @@ def jitter(values: Sequence[float]) -> float | None:
 def points_table(
     records: Iterable[Record], points: Sequence[Mapping[str, Any]], baseline: str, *, resamples: int = RESAMPLES
 ) -> list[dict[str, Any]]:
-    """One row per point: the columns of points.csv in order, then errors, baseline, pairs, kinds and stages_ms."""
+    """One row per point: the columns of points.csv, then errors, baseline, pairs, kinds, buckets, stages_ms."""
     names = [point["name"] for point in points]
     if baseline not in names:
         raise ValueError(f"baseline: got {baseline!r}, the points are {names}")
@@ -156,10 +157,13 @@ def points_table(
         by_point[record["point"]].append(record)
         parses = parses or record.get("parsed") is not None
     base = clean(by_point[baseline])
-    return [
-        point_row(point, by_point[point["name"]], base, point["name"] == baseline, parses, resamples)
-        for point in points
-    ]
+    labels = bucket_labels(record for point in names for record in by_point[point])
+    rows = []
+    for point in points:
+        mine, is_base = by_point[point["name"]], point["name"] == baseline
+        row = point_row(point, mine, base, is_base, parses, resamples)
+        rows.append(row | {"buckets": buckets(clean(mine), base, is_base, labels, resamples)})
+    return rows
 
 
 def point_row(
@@ -341,25 +345,53 @@ def turn_times(records: Iterable[Record], time: Callable[[Record], float | None]
 
 def kinds(good: Sequence[Record], base: Sequence[Record], is_base: bool, r: int) -> dict[str, dict[str, Any]]:
     """Accuracy and paired delta per kind of question, in order of first appearance."""
-    ours, theirs = grouped(good), grouped(base)
+    return compared(grouped(good, kind_of), grouped(base, kind_of), is_base, r)
+
+
+def buckets(
+    good: Sequence[Record], base: Sequence[Record], is_base: bool, labels: Labels, r: int
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """The same per bucket of the pictures' size, sharpness and edge density: fact → label → numbers."""
+    table = {}
+    for fact, of_sample in labels.items():
+
+        def label(record: Record, of_sample: Mapping[str, str] = of_sample) -> str | None:
+            return of_sample.get(record["sample"])
+
+        found = compared(grouped(good, label), grouped(base, label), is_base, r)
+        table[fact] = {name: found[name] for name in dict.fromkeys(of_sample.values()) if name in found}
+    return table
+
+
+def compared(
+    ours: Mapping[str, Sequence[Record]], theirs: Mapping[str, Sequence[Record]], is_base: bool, r: int
+) -> dict[str, dict[str, Any]]:
+    """Per group n, accuracy and (but for the baseline) the delta paired with the baseline's same samples."""
     table: dict[str, dict[str, Any]] = {}
-    for kind, records in ours.items():
+    for name, records in ours.items():
         scores = correct_sums(records)
         accuracy = bootstrap_interval(*columns_of(scores), resamples=r, bounds=(0.0, 1.0))
         if accuracy.n == 0:
             continue
-        table[kind] = {"n": accuracy.n, "accuracy": accuracy.value, "accuracy_ci": accuracy.interval}
+        table[name] = {"n": accuracy.n, "accuracy": accuracy.value, "accuracy_ci": accuracy.interval}
         if not is_base:
-            delta = paired_interval(scores, correct_sums(theirs.get(kind, [])), resamples=r)
-            table[kind] |= {"delta": delta.value, "delta_ci": delta.interval}
+            delta = paired_interval(scores, correct_sums(theirs.get(name, [])), resamples=r)
+            table[name] |= {"delta": delta.value, "delta_ci": delta.interval, "pairs": delta.n}
     return table
 
 
-def grouped(records: Iterable[Record], by: str = "kind") -> dict[str, list[Record]]:
+def grouped(records: Iterable[Record], by: Callable[[Record], str | None]) -> dict[str, list[Record]]:
+    """Records by group; those of no group (None) are left out."""
     groups: dict[str, list[Record]] = {}
     for record in records:
-        groups.setdefault(record.get(by) or "", []).append(record)
+        name = by(record)
+        if name is not None:
+            groups.setdefault(name, []).append(record)
     return groups
+
+
+def kind_of(record: Record) -> str:
+    return record.get("kind") or ""
 
 
 def resolved(row: Mapping[str, Any]) -> bool | None:

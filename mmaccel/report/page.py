@@ -17,6 +17,7 @@ from PIL import Image
 
 from mmaccel.measure.record import RunFolder, picture_name, write_atomic
 from mmaccel.measure.stats import STAGES
+from mmaccel.report.bucketrows import buckets_html
 from mmaccel.report.chart import baseline_swatch, chart, swatch
 from mmaccel.report.headline import headline
 from mmaccel.report.markup import Markup, join, tag
@@ -67,6 +68,7 @@ def page(
         tag("div", *[finding(one) for one in headline(rows, records)], class_="findings"),
         curves(rows),
         kinds(rows),
+        buckets_html(rows),
         stages(rows),
         points_html(rows),
         samples(path, rows, records),
