@@ -23,8 +23,8 @@ def buckets_html(rows: Sequence[Row]) -> Markup:
     body = [tag("tr", tag("th", "samples", class_="muted"), *counts)]
     body += [tag("tr", tag("th", row["point"]), *[cell(row, *column) for column in columns]) for row in rows]
     table = tag("div", tag("table", tag("thead", *head), tag("tbody", *body)), class_="scroll")
-    lead = "Accuracy [%] and, below it, the paired difference to the baseline in points, on thirds of this run's "
-    lead += "samples; a – b is above a, up to b. Size: the longer side. Sharpness: variance of the Laplacian. "
+    lead = "Accuracy [%] and the paired difference to the baseline in points, on thirds of this run's samples; "
+    lead += "a – b is above a, up to b. Size: the longer side. Sharpness: variance of the Laplacian. "
     lead += "Edge density: share of neighbouring pixels with a step between them."
     return tag("section", tag("h2", "By picture"), tag("p", lead, class_="lead"), table)
 
@@ -50,7 +50,8 @@ def count_of(rows: Sequence[Row], fact: str, label: str) -> str:
 
 
 def cell(row: Row, fact: str, label: str) -> Markup:
+    """Two lines: accuracy and difference, then the difference's interval or verdict (the baseline: its own interval)."""
     part = part_of(row, fact, label)
-    if not part:
-        return tag("td", "")
-    return tag("td", accuracy(part), tag("div", delta(part)) if delta(part) else None)
+    if part.get("delta") is None:
+        return tag("td", accuracy(part))
+    return tag("td", tag("span", f"{100 * part['accuracy']:.1f} ", class_="muted"), delta(part))
