@@ -28,6 +28,7 @@ PROVENANCE = {
     "git": {"sha": "0123456789abcdef0123456789abcdef01234567", "dirty": False}, "seed": 0, "dtype": "float32",
     "versions": {"mmaccel": "0.1.0", "torch": "2.13.0", "transformers": "5.24.0", "python": "3.11.9"},
     "device": {"type": "cpu", "name": "An ordinary processor", "cores": 2}, "threads": 2, "attention": "sdpa",
+    "cold_start": {"load_ms": 1834.2, "first_request": {"sample": "scene-0", "ttft_ms": 912.4, "e2e_ms": 1000.0}},
     "weights": {"sha256": "5e0f" * 16, "of": "safetensors files"},
 }  # fmt: skip
 

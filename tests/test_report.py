@@ -18,7 +18,7 @@ from mmaccel.report.chart import chart, ranges
 from mmaccel.report.headline import headline
 from mmaccel.report.markup import Markup, clean, tag
 from mmaccel.report.overlay import GAP, survival_map
-from mmaccel.report.page import SCRIPT, write_report
+from mmaccel.report.page import SCRIPT, cold_start, write_report
 from mmaccel.report.plots import write_figures
 from mmaccel.report.series import Mark, Series, all_series, nice_ticks
 from mmaccel.report.table import points_table_rich
@@ -157,6 +157,17 @@ def test_the_table_by_picture_says_what_a_third_of_the_samples_cannot_resolve(pl
     assert "not resolved at n = 27" in page.of("small")
     spans = [int(a["colspan"]) for n, a in page.elements if n == "th" and "colspan" in a]
     assert sum(spans) == headers.index("samples") - headers.index("≤ 120")
+
+
+def test_the_cold_start_is_one_line_apart_from_the_points(plain):
+    page = Page(plain[1])
+    assert "Cold start, in no number of any point: the model loaded in 1.83 s, the first" in page.of("p")
+    said = r"first token after 912 ms \(the baseline's median: \d+ ms\) and was done after 1.00 s\."
+    assert re.search(said, page.of("p"))
+    assert "cold_start" not in page.of("dt")
+    failed = {"load_ms": 12.0, "error": "ValueError: x"}
+    assert cold_start([], {"cold_start": failed}).endswith("loaded in 12 ms.</p>")
+    assert cold_start([], {}) is None
 
 
 def test_figures_are_written_as_png_and_svg(plain):

@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 
 from mmaccel import registry
+from mmaccel.jobs.cold import cold_start, timed
 from mmaccel.jobs.digest import digest
 from mmaccel.jobs.finish import finish
 from mmaccel.jobs.gate import checked_plan, picture_reaches
@@ -38,11 +39,14 @@ class Evaluate:
         tracker = registry.instantiate(config["tracker"], foreign=task.foreign)
         if config["machine"]["threads"]:
             torch.set_num_threads(config["machine"]["threads"])
-        vlm = registry.instantiate(plan.model, foreign=task.foreign)
-        picture_reaches(vlm, plan.first or plan.benchmark[0])
-        facts = provenance(vlm.model, vlm.path, config["seed"]) | {"benchmark": digest(plan.benchmark, plan.size)}
+        vlm, load_ms = timed(lambda: registry.instantiate(plan.model, foreign=task.foreign))
+        first = plan.first or plan.benchmark[0]
+        asker = Asker(vlm, plan.benchmark, config["sampler"], config["seed"])
+        cold = {"cold_start": cold_start(asker, first, load_ms)}  # before anything else runs the model
+        picture_reaches(vlm, first)
+        same = {"benchmark": digest(plan.benchmark, plan.size)}
+        facts = provenance(vlm.model, vlm.path, config["seed"]) | same | cold
         with opened(task, points, facts) as folder:
-            asker = Asker(vlm, plan.benchmark, config["sampler"], config["seed"])
             paired = Paired(asker, plan, folder, self.warmup, self.maps)
             with Screen(plan.size, points, folder) as screen:
                 for index in range(plan.size):

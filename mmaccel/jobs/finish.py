@@ -12,7 +12,7 @@ from rich.console import Console
 
 from mmaccel.benchmarks.base import Benchmark
 from mmaccel.jobs.points import BASELINE
-from mmaccel.measure.record import RunFolder, write_points
+from mmaccel.measure.record import RunFolder, first_facts, write_points
 from mmaccel.measure.stats import points_table
 from mmaccel.report.page import write_report
 from mmaccel.report.table import points_table_rich
@@ -27,7 +27,9 @@ def finish(path: Path, benchmark: Benchmark | None, tracker: Any | None) -> None
     if not points or not records:
         raise ValueError(f"{path}: no points to report on; it holds {len(records)} records")
     rows = points_table(records, points, BASELINE)
-    write_points(path, rows, kept_summary(path) if benchmark is None else {"benchmark": benchmark.summary(records)})
+    extra = kept_summary(path) if benchmark is None else {"benchmark": benchmark.summary(records)}
+    cold = first_facts(path).get("cold_start")
+    write_points(path, rows, extra | ({"cold_start": cold} if cold else {}))
     page = write_report(path)
     console = Console(highlight=False)
     if not console.is_terminal:

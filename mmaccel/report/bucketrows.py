@@ -50,7 +50,7 @@ def count_of(rows: Sequence[Row], fact: str, label: str) -> str:
 
 
 def cell(row: Row, fact: str, label: str) -> Markup:
-    """Two lines: accuracy and difference, then the difference's interval or verdict (the baseline: its own interval)."""
+    """Two lines: accuracy and difference, then the difference's interval or verdict; the baseline's own interval."""
     part = part_of(row, fact, label)
     if part.get("delta") is None:
         return tag("td", accuracy(part))

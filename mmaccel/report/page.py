@@ -70,6 +70,7 @@ def page(
         kinds(rows),
         buckets_html(rows),
         stages(rows),
+        cold_start(rows, provenance),
         points_html(rows),
         samples(path, rows, records),
         origin(config, provenance),
@@ -166,6 +167,24 @@ def stage_bar(index: int, ms: float, longest: float) -> Markup:
     return tag("span", class_=f"s{index}", style=width, title=f"{STAGES[index]} {ms:.1f} ms")
 
 
+def cold_start(rows: Sequence[Row], provenance: Mapping[str, Any]) -> Markup | None:
+    """One line: what loading and the first request took, which is in no number of any point."""
+    cold = provenance.get("cold_start") or {}
+    first, later = cold.get("first_request"), (baseline_of(rows) or {}).get("ttft_ms_p50")
+    if cold.get("load_ms") is None:
+        return None
+    words = f"Cold start, in no number of any point: the model loaded in {seconds(cold['load_ms'])}"
+    if first:
+        words += f", the first request had its first token after {seconds(first['ttft_ms'])}"
+        words += f" (the baseline's median: {seconds(later)})" if later is not None else ""
+        words += f" and was done after {seconds(first['e2e_ms'])}"
+    return tag("p", f"{words}.", class_="lead cold")
+
+
+def seconds(ms: float) -> str:
+    return f"{ms / 1e3:.2f} s" if ms >= 1e3 else f"{ms:.0f} ms"
+
+
 def section(title: str, lead: str, *parts: Markup) -> Markup:
     return tag("section", tag("h2", title), tag("p", lead, class_="lead"), *parts)
 
@@ -260,7 +279,8 @@ def small_picture(image: Image.Image, width: int) -> str:
 
 def origin(config: Mapping[str, Any], provenance: Mapping[str, Any]) -> Markup:
     """Provenance, the command that makes the run again, and the whole configuration."""
-    pairs = list(flat_facts({key: value for key, value in provenance.items() if key not in ("command", "resumed")}))
+    apart = ("command", "resumed", "cold_start")  # shown elsewhere
+    pairs = list(flat_facts({key: value for key, value in provenance.items() if key not in apart}))
     resumed = provenance.get("resumed") or []
     pairs += [("resumed", f"{len(resumed)} times")] if resumed else []
     listed = [join(tag("dt", key), tag("dd", value)) for key, value in pairs]
