@@ -17,7 +17,8 @@ from mmaccel.report.overlay import survival_map
 
 KINDS = {"colour": 0.02, "counting": 0.06, "position": 0.05, "small text": 0.42, "chart": 0.16, "choice": 0.0}
 GEOMETRY = Geometry(layers=8, width=256, heads=8, kv_heads=2, head_dim=32, ffn=768)
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> ${7*7} `x` \u2028 & \" ' {{x}} \ud83d"
+HOSTILE = "</script><script>alert(1)</script><img src=http://x.invalid onerror=alert(2)>"
+HOSTILE += " ${7*7} `x` \u2028 & \" ' {{x}} \ud83d"
 CONFIG = {
     "name": "fastv_sweep", "model": {"path": "pico"}, "seed": 0,
     "pruner": {"_target_": "mmaccel.pruning.fastv.FastV", "layer": 2}, "tracker": {"mode": "offline"},

@@ -5,7 +5,9 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 from html.parser import HTMLParser
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -315,15 +317,79 @@ def test_the_terminal_table(plain):
     assert "0.90× [0.80, 0.999] net slower" in text
 
 
+class Listener(BaseHTTPRequestHandler):
+    """The proxy the browser is told to use: whatever leaves the page is asked of it, and noted."""
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        self.send_error(404)
+
+    do_POST = do_HEAD = do_CONNECT = do_GET
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+@pytest.fixture
+def proxy():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Listener) as server:
+        server.asked = []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def opened_by_chromium(proxy, profile, page, *more) -> subprocess.CompletedProcess:
+    """Everything it would ask of a server goes to the proxy, the loopback not excepted."""
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+               "--disable-dev-shm-usage", "--disable-component-update", "--disable-sync", "--no-first-run",
+               f"--proxy-server=127.0.0.1:{proxy.server_port}", "--proxy-bypass-list=<-loopback>",
+               f"--user-data-dir={profile}", "--enable-logging=stderr", *more, f"file://{page}"]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def left_the_page(proxy) -> list[str]:
+    """Requests other than the browser's own errands to its maker."""
+    own = re.compile(r"(https?://)?[\w.-]+\.(google|googleapis|gstatic)\.com\b")
+    return [asked for asked in proxy.asked if not own.match(asked)]
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
 @pytest.mark.parametrize("which", ["plain", "hostile"])
-def test_chromium_draws_it_without_a_word(which, tmp_path, request):
+def test_chromium_draws_it_without_a_word(which, tmp_path, request, proxy):
     path, _ = request.getfixturevalue(which)
-    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-               "--disable-dev-shm-usage", f"--user-data-dir={tmp_path}", "--enable-logging=stderr", "--dump-dom",
-               f"file://{path}/report.html"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = opened_by_chromium(proxy, tmp_path, path / "report.html", "--dump-dom")
     assert "CONSOLE" not in done.stderr
+    assert left_the_page(proxy) == []
     assert 'id="tip"' in done.stdout, "the page's own script ran"
     assert done.stdout.count("<svg") > 8
     assert done.stdout.count("tabindex") > 50
+    page = Page(done.stdout)  # the document as the browser understood it
+    assert {name for name, _ in page.elements} <= TAGS
+    assert [name for name, _ in page.elements].count("script") == 1
+    assert not [a for _, a in page.elements if any(key.startswith("on") for key in a)]
+    if which == "hostile":
+        assert f"red{clean(HOSTILE)}" in [data for element, data in page.text if element == "div"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
+@pytest.mark.parametrize("size", [(1200, 1600), (390, 844)], ids=["desk", "phone"])
+def test_chromium_paints_curves(plain, tmp_path, proxy, size):
+    """Not only elements: the method's colour stands on the screen, in the first charts."""
+    shot = tmp_path / "page.png"
+    width, height = size
+    more = (f"--window-size={width},{height * 2}", f"--screenshot={shot}", "--hide-scrollbars")
+    opened_by_chromium(proxy, tmp_path, plain[0] / "report.html", *more)
+    pixels = np.asarray(Image.open(shot).convert("RGB")).astype(int)  # [h, w, 3]
+    blue = (np.abs(pixels - (0x2A, 0x6F, 0xC9)).max(-1) < 12).sum()  # --m0 of page.css
+    assert blue > 300
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
+def test_the_listener_hears_a_page_that_asks(tmp_path, proxy):
+    """The tests above can fail: a script that speaks and a picture from elsewhere are both noticed."""
+    page = tmp_path / "page.html"
+    page.write_text("<img src=http://elsewhere.invalid/p.png><script>console.error('loud')</script>")
+    done = opened_by_chromium(proxy, tmp_path / "profile", page, "--dump-dom")
+    assert "CONSOLE" in done.stderr
+    assert left_the_page(proxy) == ["http://elsewhere.invalid/p.png"]
