@@ -69,9 +69,10 @@ class RunFolder:
         if (path / "records.jsonl").exists():
             raise FileExistsError(f"{path} already holds a run; continue it with resume={path} or choose another one")
         (path / "images").mkdir(parents=True, exist_ok=True)
-        write_atomic(path / "config.yaml", yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True))
         named = {"run": uuid.uuid4().hex[:12], **plain(provenance)}  # a name that survives copying the folder
         write_atomic(path / "provenance.json", json.dumps(named, indent=2))
+        # last: what has a config.yaml can be resumed, and must know what it was started with
+        write_atomic(path / "config.yaml", yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True))
         return cls(path, writable=True)
 
     @classmethod
