@@ -3,12 +3,14 @@
 import io
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +27,7 @@ from safetensors.torch import load_file, save_file
 
 from mmaccel import registry
 from mmaccel.benchmarks.base import Benchmark, Sample
+from mmaccel.jobs.cold import cold_start
 from mmaccel.jobs.digest import digest
 from mmaccel.jobs.evaluate import opened
 from mmaccel.jobs.facts import account, cells, evidence, survivors
@@ -90,6 +93,27 @@ def test_the_run_folder_is_whole(finished):
         BASELINE, "keep_all", "fastv ratio=0.5", "random ratio=0.5", "pool ratio=0.5",
     ]  # fmt: skip
     assert not [path for path in finished.parent.iterdir() if path != finished], "nothing is left beside the run folder"
+
+
+def test_the_cold_start_stands_apart(finished):
+    cold = json.loads((finished / "provenance.json").read_text())["cold_start"]
+    assert json.loads((finished / "summary.json").read_text())["cold_start"] == cold
+    first = cold["first_request"]
+    assert cold["load_ms"] > 0
+    assert 0 < first["ttft_ms"] <= first["e2e_ms"]
+    assert first["tokens"] <= 3, "the run's own sampler"
+    assert first["sample"] == records(finished)[0]["sample"]
+    assert first["e2e_ms"] not in [record["e2e_ms"] for record in records(finished)]
+    assert "Cold start, in no number of any point" in (finished / "report.html").read_text()
+
+
+def test_a_first_request_that_fails_stops_no_run(vlm, monkeypatch):
+    def breaks(*_, **__):
+        raise RuntimeError("no memory")
+
+    asker = Asker(vlm, Dialogue(), {"do_sample": False})
+    monkeypatch.setattr(asker, "ask", breaks)
+    assert cold_start(asker, Dialogue()[0], 12.0) == {"load_ms": 12.0, "error": "RuntimeError: no memory"}
 
 
 def test_every_sample_goes_through_every_point_in_rotating_order(finished):
@@ -550,21 +574,77 @@ def test_the_quantization_of_the_model_is_every_points_label(tmp_path):
     assert kept["points"][0]["quantization"] == "int8"
 
 
-@pytest.mark.slow
-def test_a_killed_run_loses_nothing(checkpoint, tmp_path):
-    """kill -9 at three moments, then the same command with resume=."""
+KILLS, SAMPLES, POINTS = 20, 36, 5
+SAMPLED = ("sampler.do_sample=true", "sampler.max_new_tokens=12", "sweep.pruner.ratio=[0.9]", "limit=null")
+
+
+@pytest.fixture
+def sweep_command(checkpoint, tmp_path):
+    """Twelve pictures × three questions, sampled replies: accuracies differ, and records wait for the baseline's."""
+    (tmp_path / "pictures").mkdir()
+    for index in range(SAMPLES // 3):
+        noise = np.random.default_rng(index).integers(0, 255, (80 + 10 * index, 120, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(tmp_path / "pictures" / f"{index:02d}.png")
+    words = ("+experiment=smoke", "model=llava", f"model.path={checkpoint}", *SMALL, *SAMPLED)
+    return [sys.executable, "-m", "mmaccel.run", *words, "benchmark=folder", "benchmark.path=pictures"]
+
+
+def started(command: list[str], where: Path, name: str) -> subprocess.Popen:
+    """The command as a person types it again after a kill: with resume= once there is something to resume."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    words = ["+experiment=smoke", "model=llava", f"model.path={checkpoint}", *SMALL, "limit=12", "output=run"]
-    command, lines = [sys.executable, "-m", "mmaccel.run", *words], tmp_path / "run" / "records.jsonl"
-    for wanted in (3, 17, 40):
-        more = ["resume=run"] if lines.exists() else []
-        process = subprocess.Popen([*command, *more], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
-        while process.poll() is None and (not lines.exists() or lines.read_bytes().count(b"\n") < wanted):
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        kept = lines.read_bytes()
-    assert subprocess.run([*command, "resume=run"], cwd=tmp_path, env=environment, check=False).returncode == 0
-    assert lines.read_bytes().startswith(kept[: kept.rindex(b"\n") + 1])
-    found = records(tmp_path / "run")
-    assert len({(r["point"], r["sample"], r["turn"]) for r in found}) == len(found) == 60
+    more = [f"output={name}", *([f"resume={name}"] if (where / name / "config.yaml").is_file() else [])]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen([*command, *more], cwd=where, env=environment, **quiet)
+
+
+def killed(process: subprocess.Popen, moment: Callable[[], bool], after: float) -> bool:
+    """Waits for the moment and `after` seconds more, then kill -9; whether the process was still alive to be killed."""
+    while process.poll() is None and not moment():
+        time.sleep(0.005)
+    try:
+        process.wait(after)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    return process.wait() == -signal.SIGKILL
+
+
+def whole_lines(file: Path) -> list[bytes]:
+    return file.read_bytes().split(b"\n")[:-1] if file.is_file() else []
+
+
+@pytest.mark.slow
+def test_a_run_killed_twenty_times_ends_as_an_unbroken_one(sweep_command, tmp_path):
+    """kill -9 while the library loads, between records, inside them and while the page is written; then resume=."""
+    assert started(sweep_command, tmp_path, "unbroken").wait() == 0
+    dice, lines, seen, kills = random.Random(0), tmp_path / "broken" / "records.jsonl", [], 0
+    while kills < KILLS:
+        before = len(seen)
+        wanted = SAMPLES * POINTS if kills == KILLS - 1 else before + dice.randint(1, 8)
+        process = started(sweep_command, tmp_path, "broken")
+        if kills % 2 == 0:  # any moment from the first import on
+            kills += killed(process, lambda: True, dice.uniform(0.3, 8.0))
+        else:  # while records come; the last kill falls into the writing of what follows them
+            kills += killed(process, lambda wanted=wanted: len(whole_lines(lines)) >= wanted, dice.uniform(0, 0.1))
+        now = whole_lines(lines)
+        assert now[:before] == seen, "what was on the disk stays as it was"
+        seen = now
+    assert started(sweep_command, tmp_path, "broken").wait() == 0
+    assert whole_lines(lines) == seen, "all records were there before the last kill"
+    same_results(tmp_path / "unbroken", tmp_path / "broken")
+
+
+def same_results(unbroken: Path, broken: Path) -> None:
+    """The same records but for their times, each once, and the same accuracies."""
+    replies = [
+        [(r["point"], r["sample"], r["turn"], r["ids"], r["score"], r["error"]) for r in records(folder)]
+        for folder in (unbroken, broken)
+    ]
+    keys = {reply[:3] for reply in replies[1]}
+    assert len(keys) == len(replies[1]) == SAMPLES * POINTS
+    assert sorted(replies[0], key=str) == sorted(replies[1], key=str)
+    rows = [json.loads((folder / "summary.json").read_text())["points"] for folder in (unbroken, broken)]
+    columns = ("point", "n", "accuracy", "accuracy_ci", "delta", "delta_ci", "kept_fraction", "mac_fraction", "kinds")
+    shown = [[{column: row[column] for column in columns} for row in part] for part in rows]
+    assert shown[0] == shown[1]
+    assert len({row["accuracy"] for row in rows[0]}) > 1, "accuracies that are all alike would prove little"
+    assert json.loads((broken / "provenance.json").read_text())["run"], "the first start's facts outlive the kills"
