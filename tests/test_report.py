@@ -345,7 +345,7 @@ def opened_by_chromium(proxy, profile, page, *more) -> subprocess.CompletedProce
                "--disable-dev-shm-usage", "--disable-component-update", "--disable-sync", "--no-first-run",
                f"--proxy-server=127.0.0.1:{proxy.server_port}", "--proxy-bypass-list=<-loopback>",
                f"--user-data-dir={profile}", "--enable-logging=stderr", *more, f"file://{page}"]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
 def left_the_page(proxy) -> list[str]:
