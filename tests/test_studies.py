@@ -46,7 +46,11 @@ def test_prefill_scaling(tmp_path: Path) -> None:
     PrefillScaling(TINY, ratios=(0.5, 0.9), rounds=3, warmup=1).run(task(tmp_path))
     rows = rows_of(tmp_path)
     assert [row["kept"] for row in rows] == ["32", "6"]
+    assert rows[0]["low"] == ""  # three rounds exclude nothing
     assert (tmp_path / "figure.png").stat().st_size > 5000
+    PrefillScaling(TINY, ratios=(0.5,), rounds=7, warmup=1).run(task(tmp_path))
+    row = rows_of(tmp_path)[0]
+    assert float(row["low"]) <= float(row["efficiency"]) <= float(row["high"])
     assert float(rows[1]["mac_fraction"]) < float(rows[0]["mac_fraction"]) < 1
 
 
