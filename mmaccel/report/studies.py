@@ -21,7 +21,8 @@ def efficiency_figure(rows: Sequence[dict[str, Any]], folder: Path, *, target: f
         widths = [row["width"] for row in line]
         axes.plot(widths, [row["efficiency"] for row in line], "o-", color=color, label=f"{ratio:.0%} dropped")
         if all(row["low"] is not None for row in line):  # too few rounds have no interval
-            axes.fill_between(widths, [row["low"] for row in line], [row["high"] for row in line], color=color, alpha=0.15)
+            low, high = ([row[side] for row in line] for side in ("low", "high"))
+            axes.fill_between(widths, low, high, color=color, alpha=0.15)
     axes.axhline(target, color="grey", linestyle="--", linewidth=1)
     axes.set_xscale("log", base=2)
     axes.set_xlabel("decoder width")
