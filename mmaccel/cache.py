@@ -143,10 +143,10 @@ def pruned_from(cache: Cache | None) -> int | None:
 def columns(cache: Cache, layer: int) -> Tensor:
     """[B, P] the logical column of every physical slot of that layer, -1 = filler."""
     stored = layers_of(cache)[layer]
-    return _columns(stored, stored.get_seq_length())
+    return columns_until(stored, stored.get_seq_length())
 
 
-def _columns(layer: Any, end: int) -> Tensor:
+def columns_until(layer: Any, end: int) -> Tensor:
     """[B, P] columns of this layer's slots once it has grown to the logical length `end`."""
     if not layer.is_initialized:
         return torch.arange(end)[None]
@@ -207,7 +207,7 @@ def commit(cache: Cache, tail: int, keep: Tensor) -> None:
     if ragged:
         adopt(cache)
     for stored in layers_of(cache):
-        before = _columns(stored, end - longest) if ragged else None
+        before = columns_until(stored, end - longest) if ragged else None
         stored.keys = _keep_tail(stored.keys, tail, order)
         stored.values = _keep_tail(stored.values, tail, order)
         if before is not None:

@@ -183,13 +183,19 @@ def instruction_columns(alive: Tensor, visual: Tensor) -> Tensor:
     return alive & ~visual & (index > last)
 
 
-def line_grid(visual: Tensor) -> Tensor:
-    """[B, q, 5] a grid for tests: every run of visual columns is one image of one line."""
+def visual_runs(visual: Tensor) -> tuple[Tensor, Tensor]:
+    """(run, offset), both [B, q]: number of the contiguous run a visual column lies in, and its place there."""
     before = torch.zeros_like(visual)
     before[:, 1:] = visual[:, :-1]
-    image = (visual & ~before).cumsum(1) - 1  # [B, q]
-    index = torch.arange(visual.shape[1], device=visual.device).expand_as(image)
-    start = torch.where(visual & ~before, index, 0).cummax(1).values  # [B, q]
+    start = visual & ~before
+    run = start.cumsum(1) - 1
+    index = torch.arange(visual.shape[1], device=visual.device).expand_as(run)
+    return run, index - torch.where(start, index, 0).cummax(1).values
+
+
+def line_grid(visual: Tensor) -> Tensor:
+    """[B, q, 5] a grid for tests: every run of visual columns is one image of one line."""
+    image, x = visual_runs(visual)
     zero = torch.zeros_like(image)
-    grid = torch.stack([image, zero, zero, zero, index - start], -1)  # [B, q, 5]
+    grid = torch.stack([image, zero, zero, zero, x], -1)  # [B, q, 5]
     return grid.masked_fill(~visual[..., None], -1)

@@ -24,7 +24,6 @@ from mmaccel.jobs.spelling import check_config, explained, respelled
 from mmaccel.jobs.task import Task
 
 LISTED = ("job", "experiment", "pruner", "benchmark", "model")
-LOG_WIDTH = 160
 STOPPED: list[Exception] = []
 USAGE = """python -m mmaccel.run +experiment=NAME                       one of the experiments below
 python -m mmaccel.run pruner=NAME benchmark=NAME model=NAME  one pruner against the unpruned model
@@ -102,12 +101,11 @@ def task_of(config: DictConfig) -> Task:
 
 def show_list(groups: Sequence[str] = LISTED) -> None:
     """Jobs, experiments, pruners, benchmarks and models, a line each."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = LOG_WIDTH
+    from mmaccel.jobs.console import wide_console
+
+    console = wide_console()
     console.print(USAGE, markup=False, soft_wrap=True)
     for group in groups:
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))

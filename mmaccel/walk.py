@@ -45,6 +45,10 @@ class Reduction:
         """[B, n, D] → [B, M, D]"""
         if self.into is not None:
             whole = merge(whole, self.mass_before, self.into)[0]
+        return self.picked(whole)
+
+    def picked(self, whole: Tensor) -> Tensor:
+        """[B, n, D] → [B, M, D] what stands, nothing merged."""
         return whole.gather(1, self.order[..., None].expand(-1, -1, whole.shape[-1]))
 
 
@@ -152,8 +156,7 @@ class EventWalk:
             name = ("slots", id(index), id(before.fixed))
             if name not in made:
                 new = (index + self.past).masked_fill(~ok, -1)
-                past = caches._columns(before, self.past).to(new.device).expand(len(new), -1)
-                made[name] = caches.Slots.of(torch.cat([past, new], 1), self.past + self.width)
+                made[name] = caches.Slots.of(torch.cat([self._past_columns(before), new], 1), self.past + self.width)
             if self.attachment.positions == "compact":
                 before.shifts += ((self.past, made[name].fixed_end, self._shift(before.shift, index, ok, made)),)
             caches.settle(cache, layer, made[name])
@@ -210,7 +213,7 @@ class EventWalk:
         """[B, P] columns this cache layer held before the event."""
         if stored is None or not self.past:
             return self.ids.new_zeros(len(self.ids), 0)
-        return caches._columns(stored, self.past).to(self.ids.device).expand(len(self.ids), -1)
+        return caches.columns_until(stored, self.past).to(self.ids.device).expand(len(self.ids), -1)
 
     def _rotary(self, standing: Tensor | None, index: Tensor, ok: Tensor, shift: Tensor | None) -> Any:
         """(cos, sin) at the columns `index` [B, M]; `standing` is None while all of them stand."""
@@ -281,15 +284,11 @@ class EventWalk:
     def _reduce(self, layer: int, hidden: Tensor, keep: Tensor, selection: Selection, kept: list[int]) -> Tensor:
         """[B, n, D] → [B, M, D]; moves index, ok and mass along."""
         M = max(kept)
-        order = keep.to(torch.int8).argsort(dim=1, stable=True)[
-            :, keep.shape[1] - M :
-        ]  # fillers left, survivors ascending
+        ranked = keep.to(torch.int8).argsort(dim=1, stable=True)  # [B, n] dropped first, survivors ascending
+        order = ranked[:, keep.shape[1] - M :]  # [B, M] fillers left
         reduction = Reduction(order, keep, selection.into, self.mass)
         self.reductions.append(reduction)
-        if selection.value is None:
-            hidden = reduction(hidden)
-        else:
-            hidden = selection.value.gather(1, order[..., None].expand(-1, -1, hidden.shape[-1]))
+        hidden = reduction(hidden) if selection.value is None else reduction.picked(selection.value)
         index, _ = self.standing()
         self.index, self.ok = index.gather(1, order), keep.gather(1, order)
         self.mass = reduction.mass * self.ok
@@ -438,7 +437,7 @@ class LaterForward:
         name = (id(mask), id(stored.fixed))
         if name not in self._made:
             query = torch.arange(self.past, self.past + self.q, device=hidden.device).expand(self.B, -1)
-            key = torch.cat([caches._columns(stored, self.past).to(hidden.device), query], 1)
+            key = torch.cat([caches.columns_until(stored, self.past).to(hidden.device), query], 1)
             view = View(query, key, self.past, stored.fillers)
             self._made[name] = layer_mask(mask, view, **_mask_form(self.text, hidden))
         changed = {**kwargs, "attention_mask": self._made[name], "position_ids": None}

@@ -3,13 +3,11 @@
 import json as jsonlib
 from dataclasses import asdict, dataclass
 
-from rich.console import Console
 from rich.table import Table
 
 from mmaccel.jobs.checks import BROKEN, MISSING, WORKS, findings
+from mmaccel.jobs.console import wide_console
 from mmaccel.jobs.task import Task
-
-LOG_WIDTH = 160
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,4 @@ class Doctor:
         for finding in found:
             state = f"[{colours[finding.state]}]{finding.state}[/]"
             table.add_row(finding.part, state, finding.detail, finding.mend.replace("[", r"\["))
-        console = Console(highlight=False)
-        if not console.is_terminal:
-            console.width = LOG_WIDTH
-        console.print(table)
+        wide_console().print(table)

@@ -11,13 +11,12 @@ import yaml
 from rich.console import Console
 
 from mmaccel.benchmarks.base import Benchmark
+from mmaccel.jobs.console import wide_console
 from mmaccel.jobs.points import BASELINE
 from mmaccel.measure.record import RunFolder, first_facts, write_points
 from mmaccel.measure.stats import points_table
 from mmaccel.report.page import write_report
 from mmaccel.report.table import points_table_rich
-
-LOG_WIDTH = 160  # a log has no width of its own; narrower, the table folds
 
 
 def finish(path: Path, benchmark: Benchmark | None, tracker: Any | None) -> None:
@@ -31,9 +30,7 @@ def finish(path: Path, benchmark: Benchmark | None, tracker: Any | None) -> None
     cold = first_facts(path).get("cold_start")
     write_points(path, rows, extra | ({"cold_start": cold} if cold else {}))
     page = write_report(path)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = LOG_WIDTH
+    console = wide_console()
     console.print(points_table_rich(rows))
     if any((record["score"] or {}).get("agreement") for record in records):
         console.print("where there is no answer, accuracy is agreement with the unpruned reply, not being right")

@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from mmaccel.jobs.console import wide_console
 from mmaccel.jobs.task import Task
 from mmaccel.measure.provenance import provenance
 from mmaccel.measure.record import write_atomic
 from mmaccel.measure.stats import Estimate, median_ratio_interval
 from mmaccel.models.random_weights import LlavaGeometry, random_llava
 
-LOG_WIDTH = 160
 Timed = Callable[[], object]
 
 
@@ -102,7 +101,4 @@ def show_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(*("" if value is None else str(value) for value in row.values()))
-    console = Console()
-    if not console.is_terminal:
-        console.width = LOG_WIDTH
-    console.print(table)
+    wide_console().print(table)

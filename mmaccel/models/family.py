@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mmaccel.columns import visual_runs
+
 
 @dataclass(frozen=True)
 class GridFacts:
@@ -19,16 +21,6 @@ class GridFacts:
     ids: Tensor
     visual: Tensor
     positions: Tensor | None
-
-
-def visual_runs(visual: Tensor) -> tuple[Tensor, Tensor]:
-    """(run, offset), both [B, q]: number of the contiguous run a visual column lies in, and its place there."""
-    before = torch.zeros_like(visual)
-    before[:, 1:] = visual[:, :-1]
-    start = visual & ~before
-    run = start.cumsum(1) - 1
-    index = torch.arange(visual.shape[1], device=visual.device).expand_as(run)
-    return run, index - torch.where(start, index, 0).cummax(1).values
 
 
 def _square_tokens(vision: Any, scale: int = 1) -> tuple[int, int]:
