@@ -110,22 +110,24 @@ def test_failures_that_are_nobodys_spelling_exit_with_1(monkeypatch, capsys, tmp
     assert capsys.readouterr().err.splitlines()[0] == "ZeroDivisionError: division by zero"
 
 
+BESIDE = ("fastv_scaled", "random", "pool")  # the controls of the main experiment
+
+
 def test_the_main_experiment_is_one_run_of_these_points():
     names = list(points("+experiment=fastv_sweep"))
     assert names[:2] == ["baseline", "keep_all"]
-    assert names[2:9] == [f"fastv ratio={ratio}" for ratio in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)]
-    controls = [f"{name} ratio={ratio}" for name in ("random", "pool") for ratio in (0.3, 0.5, 0.7, 0.9)]
-    assert names[9:] == controls
+    assert names[2:7] == [f"fastv ratio={ratio}" for ratio in (0.3, 0.5, 0.7, 0.8, 0.9)]
+    assert names[7:] == [f"{name} ratio={ratio}" for name in BESIDE for ratio in (0.3, 0.5, 0.7, 0.9)]
 
 
 def test_a_typed_list_replaces_the_sweep_and_its_controls_follow():
     names = list(points("+experiment=fastv_sweep", "sweep.pruner.ratio=[0.25,0.75]"))
-    assert names[2:] == [f"{name} ratio={ratio}" for name in ("fastv", "random", "pool") for ratio in (0.25, 0.75)]
+    assert names[2:] == [f"{name} ratio={ratio}" for name in ("fastv", *BESIDE) for ratio in (0.25, 0.75)]
 
 
 def test_a_typed_value_collapses_the_sweep_to_that_point():
     found = points("+experiment=fastv_sweep", "pruner.ratio=0.9")
-    assert list(found) == ["baseline", "keep_all", "fastv ratio=0.9", "random ratio=0.9", "pool ratio=0.9"]
+    assert list(found) == ["baseline", "keep_all", "fastv ratio=0.9", *(f"{name} ratio=0.9" for name in BESIDE)]
     assert found["fastv ratio=0.9"].node["ratio"] == 0.9
     assert found["random ratio=0.9"].node["like"]["ratio"] == 0.9
     assert found["random ratio=0.9"].labels()["ratio"] == 0.9
@@ -133,7 +135,7 @@ def test_a_typed_value_collapses_the_sweep_to_that_point():
 
 def test_a_controls_own_list_stays_its_own():
     names = list(points("+experiment=fastv_sweep", "pruner.ratio=0.9", "sweep.controls.pool.ratio=[0.1]"))
-    assert names[2:] == ["fastv ratio=0.9", "random ratio=0.9", "pool ratio=0.1"]
+    assert names[2:] == ["fastv ratio=0.9", "fastv_scaled ratio=0.9", "random ratio=0.9", "pool ratio=0.1"]
 
 
 def test_a_sweep_without_an_experiment():
@@ -173,7 +175,8 @@ def test_matched_refuses_a_budget_that_has_no_share():
 
 def test_a_control_of_the_methods_name_is_a_point_of_its_own():
     found = points("+experiment=fastv_sweep", "pruner=pool", "pruner.layer=2", "pruner.ratio=0.5", method="pool")
-    assert list(found) == ["baseline", "keep_all", "pool ratio=0.5", "random ratio=0.5", "control pool ratio=0.5"]
+    assert list(found)[2:4] == ["pool ratio=0.5", "fastv_scaled ratio=0.5"]
+    assert list(found)[4:] == ["random ratio=0.5", "control pool ratio=0.5"]
     method, control = found["pool ratio=0.5"], found["control pool ratio=0.5"]
     assert (method.pruner(8).layer, control.pruner(8).layer) == (2, 0)
     assert (method.labels()["pruner"], control.labels()["pruner"]) == ("pool", "control pool")
@@ -181,12 +184,14 @@ def test_a_control_of_the_methods_name_is_a_point_of_its_own():
 
 def test_a_control_that_is_the_method_is_one_point():
     found = points("+experiment=fastv_sweep", "pruner=pool", "pruner.ratio=0.5", method="pool")
-    assert list(found) == ["baseline", "keep_all", "pool ratio=0.5", "random ratio=0.5"]
+    assert list(found)[2:] == ["pool ratio=0.5", "fastv_scaled ratio=0.5", "random ratio=0.5"]
     assert found["pool ratio=0.5"].node["ratio"] == 0.5
 
 
 def test_matched_names_are_checked():
-    with pytest.raises(ValueError, match=r"matched: got \['pol'\], .* there are \['keep_all', 'random', 'pool'\]"):
+    with pytest.raises(
+        ValueError, match=r"matched: got \['pol'\], .* there are \['keep_all', 'fastv_scaled', 'random', 'pool'\]"
+    ):
         points("+experiment=fastv_sweep", "matched=[pol]")
     with pytest.raises(ValueError, match="matched: got 'pool', valid is a list"):
         points("+experiment=fastv_sweep", "matched=pool")
@@ -214,7 +219,7 @@ def test_controls_follow_a_swept_layer():
         assert found[name.replace("fastv", "random")].pruner(8).stations(8) == (layer,)
         pool = found[name.replace("fastv", "pool")].pruner(8)
         assert (pool.layer, pool.keep) == (0, pytest.approx((layer + (8 - layer) * 0.5) / 8))
-    assert len(found) == 8
+    assert len(found) == 9
 
 
 def test_started_from_anywhere_as_a_module(tmp_path):

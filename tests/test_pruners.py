@@ -89,6 +89,15 @@ def test_fastv_is_the_mean_over_heads_of_the_last_row_of_layer_k_minus_1(scope, 
         assert found[b] == sorted(expected)
 
 
+@pytest.mark.parametrize(("depth", "k"), [(8, 1), (16, 1), (24, 2), (32, 2), (48, 3), (80, 5)])
+def test_fastv_scaled_stands_at_the_papers_share_of_the_depth(depth, k):
+    scaled = FastV(layer="scaled", ratio=0.5)
+    assert scaled.stations(depth) == (k,) == FastV(layer=k, ratio=0.5).stations(depth)
+    assert scaled.needs(depth) == FastV(layer=k, ratio=0.5).needs(depth)
+    with pytest.raises(ValueError, match="layer: got 'deep', valid are whole numbers from 1 on and 'scaled'"):
+        FastV(layer="deep", ratio=0.5)
+
+
 def test_fastv_from_the_last_instruction_row():
     station = station_of()
     station.instruction = station.instruction & (torch.arange(station.ids.shape[1]) < station.ids.shape[1] - 1)

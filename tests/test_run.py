@@ -1,5 +1,6 @@
 """The main job end to end on a tiny random LLaVA: records, order, pairing, agreement, errors, resume."""
 
+import functools
 import io
 import json
 import os
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,17 +29,18 @@ from safetensors.torch import load_file, save_file
 from mmaccel import registry
 from mmaccel.benchmarks.base import Benchmark, Sample
 from mmaccel.jobs.cold import cold_start
+from mmaccel.jobs.conversation import conversation, dice
 from mmaccel.jobs.digest import digest
-from mmaccel.jobs.evaluate import opened
+from mmaccel.jobs.evaluate import Evaluate, opened
 from mmaccel.jobs.facts import account, cells, evidence, survivors
+from mmaccel.jobs.features import Features, timed_features
 from mmaccel.jobs.gate import Plan
 from mmaccel.jobs.paired import Paired
 from mmaccel.jobs.pictures import seen_box, within
 from mmaccel.jobs.points import BASELINE, Point
-from mmaccel.jobs.sample import Asker, conversation
+from mmaccel.jobs.sample import Asker
 from mmaccel.jobs.screen import Screen
 from mmaccel.jobs.task import Task
-from mmaccel.jobs.timing import timed_features
 from mmaccel.measure.cost import Geometry, macs
 from mmaccel.measure.record import RECORD_KEYS, RunFolder
 from mmaccel.models.load import VLM
@@ -90,7 +92,7 @@ def test_the_run_folder_is_whole(finished):
     assert names >= {"config.yaml", "provenance.json", "records.jsonl", "points.csv", "summary.json", "report.html"}
     rows = (finished / "points.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in rows[1:]] == [
-        BASELINE, "keep_all", "fastv ratio=0.5", "random ratio=0.5", "pool ratio=0.5",
+        BASELINE, "keep_all", "fastv ratio=0.5", "fastv_scaled ratio=0.5", "random ratio=0.5", "pool ratio=0.5",
     ]  # fmt: skip
     assert not [path for path in finished.parent.iterdir() if path != finished], "nothing is left beside the run folder"
 
@@ -118,8 +120,8 @@ def test_a_first_request_that_fails_stops_no_run(vlm, monkeypatch):
 
 def test_every_sample_goes_through_every_point_in_rotating_order(finished):
     found = records(finished)
-    assert len(found) == 15
-    by_sample = [found[at : at + 5] for at in (0, 5, 10)]
+    assert len(found) == 18
+    by_sample = [found[at : at + 6] for at in (0, 6, 12)]
     orders = [[record["point"] for record in group] for group in by_sample]
     assert all(len({record["sample"] for record in group}) == 1 for group in by_sample)
     assert orders[1] == orders[0][1:] + orders[0][:1]
@@ -144,7 +146,7 @@ def test_a_record_holds_the_whole_contract(finished):
 
 
 def test_costs_are_those_of_a_slow_count(finished):
-    found = {record["point"]: record for record in records(finished)[:5]}
+    found = {record["point"]: record for record in records(finished)[:6]}
     text = found[BASELINE]["tokens"]["prompt"] - VISUAL
     geometry = Geometry(layers=DEPTH, width=32, heads=4, kv_heads=4, head_dim=8, ffn=64)
     standing = {BASELINE: [VISUAL] * 3, "keep_all": [VISUAL] * 3, "fastv ratio=0.5": [VISUAL, VISUAL, VISUAL // 2]}
@@ -231,18 +233,18 @@ def test_sampled_answers_are_the_same_dice_for_every_point(vlm):
 def test_an_interrupted_run_resumes_without_loss_or_repetition(monkeypatch, checkpoint, here, capsys, finished):
     ask, asked = Asker.ask, []
 
-    def stops(self, pruner, sample, said, limit=None):
+    def stops(self, pruner, sample, said, limit=None, **more):
         asked.append(sample.id)
         if len([None for _ in asked]) == 13:
             raise KeyboardInterrupt
-        return ask(self, pruner, sample, said, limit)
+        return ask(self, pruner, sample, said, limit, **more)
 
     words = ("limit=3", "benchmark.kinds=[exist,count]")
     monkeypatch.setattr(Asker, "ask", stops)
     assert smoke(monkeypatch, checkpoint, *words) == 130
     monkeypatch.setattr(Asker, "ask", ask)
     kept = (here / "run" / "records.jsonl").read_bytes()
-    assert 0 < len(records(here / "run")) < 15
+    assert 0 < len(records(here / "run")) < 18
     with (here / "run" / "records.jsonl").open("ab") as file:
         file.write(b'{"point": "torn')
     capsys.readouterr()
@@ -260,7 +262,7 @@ def test_an_interrupted_run_resumes_without_loss_or_repetition(monkeypatch, chec
         assert "warning: resumed with other code, git.sha: was older" in capsys.readouterr().err
     found = records(here / "run")
     assert (here / "run" / "records.jsonl").read_bytes().startswith(kept)
-    assert len({(r["point"], r["sample"], r["turn"]) for r in found}) == len(found) == 15
+    assert len({(r["point"], r["sample"], r["turn"]) for r in found}) == len(found) == 18
     whole = {(r["point"], r["sample"]): r["ids"] for r in records(finished)}
     assert {(r["point"], r["sample"]): r["ids"] for r in found} == whole, "the answers of an unstopped run"
     assert smoke(monkeypatch, checkpoint, *words) == 2
@@ -285,12 +287,12 @@ def test_ones_own_pictures_agreement_and_a_broken_one(monkeypatch, checkpoint, h
     assert smoke(monkeypatch, checkpoint, *words) == 0
     found = records(here / "run")
     broken = [record for record in found if record["error"]]
-    assert len(found) == 15
-    assert [record["kind"] for record in broken] == ["unreadable"] * 5
+    assert len(found) == 18
+    assert [record["kind"] for record in broken] == ["unreadable"] * 6
     shown = capsys.readouterr()
     assert "error: " in shown.err
     assert "accuracy is agreement with the unpruned reply" in shown.out
-    assert "5 of 15 records are errors" in shown.out
+    assert "6 of 18 records are errors" in shown.out
     for record in found:
         if record["error"]:
             continue
@@ -298,7 +300,7 @@ def test_ones_own_pictures_agreement_and_a_broken_one(monkeypatch, checkpoint, h
         assert record["score"]["correct"] == float(record["parsed"] == base["parsed"])
         assert record["score"]["agreement"] is True
     rows = json.loads((here / "run" / "summary.json").read_text())["points"]
-    assert [row["errors"] for row in rows] == [1] * 5
+    assert [row["errors"] for row in rows] == [1] * 6
     assert rows[0]["accuracy"] == 1.0
 
 
@@ -490,7 +492,7 @@ def test_a_first_picture_that_is_cut_off_stops_nothing(monkeypatch, checkpoint, 
     words = ("benchmark=folder", f"benchmark.path={photographs}", "benchmark.ask=[what is it?]", "limit=2")
     assert smoke(monkeypatch, checkpoint, *words) == 0
     broken = [record for record in records(here / "run") if record["error"]]
-    assert len(broken) == 5
+    assert len(broken) == 6
     assert all("'Cut.jpg': cannot be decoded (OSError" in record["error"] for record in broken)
     capsys.readouterr()
     assert smoke(monkeypatch, checkpoint, *words, "limit=1", "output=other") == 2
@@ -510,9 +512,8 @@ def test_a_request_beyond_the_context_says_its_numbers(vlm):
     asker.ask(None, red(), [], limit=2)
 
 
-def test_a_name_that_is_no_text_can_be_asked(vlm):
-    asker = Asker(vlm, SimpleNamespace(max_new_tokens=1), {"do_sample": False})
-    assert asker.draw(red("a\udcff"), 0) != asker.draw(red("a"), 0)
+def test_a_name_that_is_no_text_can_be_asked():
+    assert dice(0, "a\udcff", 0) != dice(0, "a", 0)
 
 
 def test_sampling_without_a_cut_is_not_the_librarys_fifty():
@@ -574,7 +575,7 @@ def test_the_quantization_of_the_model_is_every_points_label(tmp_path):
     assert kept["points"][0]["quantization"] == "int8"
 
 
-KILLS, SAMPLES, POINTS = 20, 36, 5
+KILLS, SAMPLES, POINTS = 20, 36, 6
 SAMPLED = ("sampler.do_sample=true", "sampler.max_new_tokens=12", "sweep.pruner.ratio=[0.9]", "limit=null")
 
 
@@ -648,3 +649,70 @@ def same_results(unbroken: Path, broken: Path) -> None:
     assert shown[0] == shown[1]
     assert len({row["accuracy"] for row in rows[0]}) > 1, "accuracies that are all alike would prove little"
     assert json.loads((broken / "provenance.json").read_text())["run"], "the first start's facts outlive the kills"
+
+
+def test_samples_without_times_are_answered_alike_and_the_tower_runs_once(monkeypatch, checkpoint, here, finished):
+    towers: list[int] = []
+    features = Features.shared
+
+    @contextmanager
+    def counted(self, model):
+        before = model.model.get_image_features
+
+        @functools.wraps(before)
+        def tower(*args, **kwargs):
+            towers.append(1)
+            return before(*args, **kwargs)
+
+        model.model.get_image_features = tower
+        with features(self, model):
+            yield
+        vars(model.model).pop("get_image_features")
+
+    monkeypatch.setattr(Features, "shared", counted)
+    words = ("limit=3", "benchmark.kinds=[exist,count]", "job.timed=1")
+    assert smoke(monkeypatch, checkpoint, *words) == 0
+    found = records(here / "run")
+    assert len(towers) == 2, "two samples without times, six points each"
+    assert [(r["point"], r["sample"], r["ids"]) for r in found] == [
+        (r["point"], r["sample"], r["ids"]) for r in records(finished)
+    ]
+    times = ("stages_ms", "step_ms", "ttft_ms", "tpot_ms", "e2e_ms")
+    for record, other in zip(found, records(finished)):
+        timed = record["sample"] == found[0]["sample"]
+        assert all((record[name] is not None) == timed or other[name] is None for name in times)
+        assert (record["tokens"], record["evidence"], record["score"]) == (
+            other["tokens"], other["evidence"], other["score"],
+        )  # fmt: skip
+    rows = json.loads((here / "run" / "summary.json").read_text())["points"]
+    assert all((row["n"], row["timed"]) == (3, 1) for row in rows)
+    assert "times of 1 samples" in (here / "run" / "report.html").read_text()
+
+
+def test_shared_features_are_for_equal_pixels_alone():
+    calls = []
+    base = SimpleNamespace(get_image_features=lambda pixels, scale=1: calls.append(1) or Output(pixels * scale))
+    model, store = SimpleNamespace(model=base), Features()
+    one, two = torch.ones(2), torch.zeros(2)
+    with store.shared(model):
+        first, again = base.get_image_features(one), base.get_image_features(one.clone())
+        first.fact = "mine"
+        assert not hasattr(again, "fact")
+        assert torch.equal(first.value, again.value)
+        base.get_image_features(two)
+        base.get_image_features(two, scale=3)
+        base.get_image_features(two, scale=torch.tensor(3))
+    assert len(calls) == 4
+    assert base.get_image_features(one).value is not None
+    assert len(calls) == 5
+
+
+class Output:
+    def __init__(self, value):
+        self.value = value
+
+
+@pytest.mark.parametrize("timed", [-1, True])
+def test_how_many_are_timed_is_checked(timed):
+    with pytest.raises(ValueError, match=r"job\.timed: got .*, valid are null and whole numbers from 0 on"):
+        Evaluate(timed=timed)

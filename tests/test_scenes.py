@@ -10,11 +10,10 @@ import pytest
 from PIL import Image
 
 from mmaccel.benchmarks import scene_draw
+from mmaccel.benchmarks.scene_caption import TEMPLATES
 from mmaccel.benchmarks.scene_graph import COLOURS, SIDE
 from mmaccel.benchmarks.scene_questions import ASK, names, point
-from mmaccel.benchmarks.scenes import EXTRA_KINDS, KINDS, Scenes, caption_facts, make_question, normalise
-
-ALL = (*KINDS, *EXTRA_KINDS)
+from mmaccel.benchmarks.scenes import KINDS, Scenes, caption_facts, make_question, normalise
 
 
 def pixels(picture: Image.Image) -> np.ndarray:
@@ -32,8 +31,8 @@ def test_same_seed_same_sample():
 
 
 def test_a_kind_keeps_its_samples_when_others_are_left_out():
-    every, signs = Scenes(n=33), Scenes(n=3, kinds=["sign"])
-    wanted = [every[k] for k in range(33) if every[k].kind == "sign"]
+    every, signs = Scenes(n=3 * len(KINDS)), Scenes(n=3, kinds=["sign"])
+    wanted = [every[k] for k in range(every.n) if every[k].kind == "sign"]
     assert [s.id for s in wanted] == [signs[k].id for k in range(3)]
     assert wanted[1].image.tobytes() == signs[1].image.tobytes()
 
@@ -41,9 +40,9 @@ def test_a_kind_keeps_its_samples_when_others_are_left_out():
 def test_questions_do_not_drift():
     """The recorded runs name samples by id: a change of the generator must be noticed."""
     text = "\n".join(
-        f"{s.turns[0]} {s.reference[0]} {s.region}" for s in (Scenes(n=28, kinds=ALL)[k] for k in range(28))
+        f"{s.turns[0]} {s.reference[0]} {s.region}" for s in (Scenes(n=28, kinds=KINDS)[k] for k in range(28))
     )
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "c4c3f24dd4d85eb1"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "19ec969b6da5a461"
 
 
 def test_held_out_by_name_of_the_seed_space():
@@ -60,7 +59,7 @@ def test_every_prefix_is_balanced():
         assert max(counts.values()) - min(counts[k] for k in KINDS) <= 1
 
 
-@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("kind", KINDS)
 def test_evidence_lies_in_the_picture_and_on_what_is_asked_for(kind):
     for number in range(25):
         scene, question = make_question("test", 1, kind, number)
@@ -206,8 +205,8 @@ def test_bad_arguments_name_the_valid_ones():
 
 
 def test_every_kind_can_be_asked_and_short_answers_stay_short():
-    assert set(ALL) == set(ASK)
-    for kind in ALL:
+    assert set(KINDS) == set(ASK)
+    for kind in KINDS:
         sample = Scenes(n=1, kinds=[kind])[0]
         assert sample.kind == kind
         assert sample.image.size == (SIDE, SIDE)
@@ -215,15 +214,45 @@ def test_every_kind_can_be_asked_and_short_answers_stay_short():
         assert {"width", "height", "sharpness", "entropy", "edges"} <= set(sample.facts)
 
 
-def test_the_summary_leaves_captions_out_per_point():
-    def record(point, kind, correct, **more):
-        return {"point": point, "kind": kind, "score": {"correct": correct}, "error": None, **more}
+def test_captions_can_be_few_and_the_cycle_goes_on_without_them():
+    every, few = Scenes(n=4 * len(KINDS)), Scenes(n=4 * len(KINDS) - 3, captions=1)
+    kinds = [few.source(k)[1].kind for k in range(few.n)]
+    assert Counter(kinds) == {kind: 1 if kind == "caption" else 4 for kind in KINDS}
+    ids = [few[k].id for k in range(few.n)]
+    assert set(ids) < {every[k].id for k in range(every.n)}  # the same samples, fewer captions
+    assert len(set(ids)) == few.n
+    assert few[few.n - 1].turns == every[every.n - 2].turns
+    assert "caption" not in [Scenes(n=40, captions=0).source(k)[1].kind for k in range(40)]
+    assert [Scenes(captions=1, kinds=["caption"], n=3).source(k)[1].kind for k in range(3)] == ["caption"] * 3
+    with pytest.raises(ValueError, match="captions: got -1"):
+        Scenes(captions=-1)
 
-    records = [record("a", "count", 1.0), record("a", "sign", 0.0), record("a", "caption", 0.9)]
-    records.append(record("b", "count", 1.0))
-    records.append({"point": "b", "kind": "count", "score": None, "error": "broken"})
-    assert Scenes(n=4).summary(records) == {"short_answers": {"a": 0.5, "b": 1.0}, "short_answers_n": {"a": 2, "b": 1}}
-    assert Scenes(n=4).summary([]) == {}
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.request)
+def test_a_caption_states_every_fact_in_every_wording_and_order(template):
+    for number in range(12):
+        scene, _ = make_question("test", 10, "caption", number)
+        pieces = template.pieces(scene)
+        text = "".join(piece for piece, _ in pieces).strip()
+        wanted = Counter(("object", t.size, t.colour, t.shape, t.cell) for t in scene.things)
+        wanted.update(("mark", t.colour, t.shape, t.mark) for t in scene.things if t.mark)
+        wanted.update(("sign", sign.size, sign.text) for sign in scene.signs)
+        wanted.update(("bar", colour, str(value)) for colour, value in (scene.chart.bars if scene.chart else ()))
+        assert caption_facts(text) == wanted
+        told = [box for _, box in pieces if box]
+        assert sorted(told) == sorted(box for box in scene_parts(scene) if box in told)
+        assert len(told) == len(set(told)) >= len(scene.things)
+        across = [t.x for t in sorted(scene.things, key=lambda t: told.index(t.box))]
+        if template.order == " from left to right":
+            assert across == sorted(across)
+        if template.order == " text first" and scene.signs:
+            assert text.startswith("The ")
+
+
+def test_requests_for_captions_differ_and_all_are_asked():
+    asked = Counter(make_question("test", 11, "caption", number)[1].text for number in range(300))
+    assert set(asked) == {template.request for template in TEMPLATES}
+    assert len(asked) == 20
 
 
 def test_the_digest_is_that_of_the_questions():

@@ -17,6 +17,7 @@ from mmaccel.measure.stats import (
     speed_verdict,
     verdict,
 )
+from mmaccel.measure.survival import LABELS, bucket, by_survival
 
 POINTS = [
     {"name": "base", "pruner": None, "ratio": None, "draft": None, "quantization": None},
@@ -295,3 +296,38 @@ def test_pictures_that_differ_in_one_only_make_two_buckets():
     assert {k: v["n"] for k, v in rows(both(9, of, of))["half"]["buckets"]["size"].items()} == {"≤ 40": 1, "> 40": 8}
     of = lambda s: pictured(100, 1.0 + 1e-6 * s, 0.1)  # noqa: E731
     assert len(rows(both(9, of, of))["half"]["buckets"]["sharpness"]) == 3, "cuts that read alike get more digits"
+
+
+def test_scores_of_another_scale_count_in_their_kind_alone():
+    found = [record("base", f"s{k}", correct=1.0, kind="short") for k in range(8)]
+    found += [record("half", f"s{k}", correct=float(k > 3), kind="short") for k in range(8)]
+    alone = rows(found)
+    apart = [
+        record(point, f"c{k}", score={"correct": 0.25, "apart": True}, kind="caption")
+        for point in ("base", "half")
+        for k in range(9)
+    ]
+    table = rows([*found, *apart])
+    for row, before in zip(table.values(), alone.values()):
+        assert (row["accuracy"], row["delta"], row["pairs"]) == (before["accuracy"], before["delta"], before["pairs"])
+        assert row["kinds"]["caption"]["accuracy"] == 0.25
+        assert row["n"] == before["n"] + 9
+    assert [row["accuracy"] for row in rows(apart).values()] == [0.25, 0.25]
+
+
+def test_accuracy_by_surviving_evidence():
+    def seen(sample, share, correct, point="half"):
+        return record(point, sample, correct=correct, evidence={"tokens": 4, "kept_fraction": [1.0, share]})
+
+    found = [seen("a", 0.0, 0.0), seen("b", 0.25, 0.0), seen("c", 0.2, 1.0), seen("d", 0.75, 1.0), seen("e", 1.0, 1.0)]
+    found += [seen("a", 0.5, 1.0, "other"), record("half", "f", evidence=None)]  # nowhere
+    found += [record("half", "g", error="broken", evidence={"tokens": 4, "kept_fraction": [0.0]})]
+    table = by_survival(found, {"method": ["half", "other"], "none": ["nobody"]})
+    assert list(table) == ["method"]
+    read = {row["left"]: (row["n"], row["accuracy"], row["share"]) for row in table["method"]}
+    assert read == {
+        "none": (1, 0.0, 0.0), "≤ 25 %": (2, 0.5, 0.225), "≤ 50 %": (1, 1.0, 0.5), "≤ 75 %": (1, 1.0, 0.75),
+        "all": (1, 1.0, 1.0),
+    }  # fmt: skip
+    assert LABELS[bucket(0.9999)] == "< 100 %"
+    assert len({bucket(share) for share in (0.0, 0.1, 0.3, 0.6, 0.9, 1.0)}) == len(LABELS)

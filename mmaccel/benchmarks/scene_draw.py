@@ -12,9 +12,7 @@ from mmaccel.benchmarks.scene_graph import (
     BAR_MAX,
     BAR_UNIT,
     COLOURS,
-    HEADS,
     PALE,
-    ROWS,
     SIDE,
     Chart,
     Note,
@@ -88,10 +86,8 @@ def draw_chart(pen: ImageDraw.ImageDraw, chart: Chart) -> None:
 
 def draw_table(pen: ImageDraw.ImageDraw, table: Table) -> None:
     pen.rectangle(table.box, fill=(255, 255, 255), outline=(150, 150, 150))
-    heads = {(-1, column): HEADS[column] for column in range(len(table.values[0]))}
-    labels = {(row, -1): ROWS[row] for row in range(len(table.values))}
     cells = {(r, c): str(value) for r, line in enumerate(table.values) for c, value in enumerate(line)}
-    for (row, column), text in {**heads, **labels, **cells}.items():
+    for (row, column), text in (*table.labels(), *cells.items()):
         box = table.cell_box(row, column)
         pen.rectangle(box, outline=(190, 190, 190), fill=(232, 236, 242) if -1 in (row, column) else None)
         pen.text(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2), text, fill=INK, font=font(18), anchor="mm")

@@ -27,7 +27,7 @@ CHARACTERS = "ABCDEFGHKLMNPRSTUVXZ234679"  # no pair that the default font makes
 CELLS = ("top left", "top", "top right", "left", "center", "right", "bottom left", "bottom", "bottom right")
 BAR_UNIT = 10  # pixels of height per unit of a bar's value
 BAR_MAX = 8
-ROWS, HEADS = "ABC", "XY"  # labels of a table's rows and columns
+ROWS, HEADS = "ABC", "ST"  # labels of a table's rows and columns
 
 PixelBox = tuple[float, float, float, float]
 
@@ -124,9 +124,14 @@ class Table:
         return (self.x, self.y, self.x + self.cell * (columns + 1), self.y + self.cell * (rows + 1))
 
     def cell_box(self, row: int, column: int) -> PixelBox:
-        """Row −1 is the line of heads, column −1 the row labels."""
+        """[left, top, right, bottom]; row −1 is the line of heads, column −1 the row labels."""
         left, top = self.x + self.cell * (column + 1), self.y + self.cell * (row + 1)
         return (left, top, left + self.cell, top + self.cell)
+
+    def labels(self) -> list[tuple[tuple[int, int], str]]:
+        """((row, column) of a cell, what it says) of the heads and the row labels."""
+        heads = [((-1, column), HEADS[column]) for column in range(len(self.values[0]))]
+        return heads + [((row, -1), ROWS[row]) for row in range(len(self.values))]
 
 
 @dataclass(frozen=True)
@@ -234,7 +239,8 @@ def make_chart(rng: random.Random, taken: list[PixelBox]) -> Chart | None:
 
 
 def make_table(rng: random.Random, taken: list[PixelBox]) -> Table | None:
-    values = tuple(tuple(rng.randint(2, 9) for _ in HEADS) for _ in range(rng.randint(2, 3)))
+    digits = [int(character) for character in CHARACTERS if character.isdigit()]
+    values = tuple(tuple(rng.choice(digits) for _ in HEADS) for _ in range(rng.randint(2, 3)))
     shape = Table(0, 0, values).box
     at = place(rng, shape[2], shape[3], taken)
     return Table(*at, values) if at else None

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mmaccel.benchmarks.scene_caption import Piece, article, tell
 from mmaccel.benchmarks.scene_graph import (
     CELLS,
     CHARACTERS,
@@ -31,10 +32,7 @@ class Question:
     text: str
     answer: str
     evidence: tuple[PixelBox, ...]  # pixels
-
-
-def article(word: str) -> str:
-    return f"an {word}" if word[0] in "aeiou" else f"a {word}"
+    pieces: tuple[Piece, ...] = ()  # of a caption: its texts and what each tells of
 
 
 def fits(thing: Thing, *, colour: str = "", shape: str = "", size: str = "") -> bool:
@@ -234,20 +232,11 @@ def choice(rng: random.Random, scene: Scene, options: int | None = None) -> Ques
     return None
 
 
-def describe(thing: Thing) -> str:
-    mark = f" marked {thing.mark}" if thing.mark else ""
-    return f"{article(thing.size)} {thing.colour} {thing.shape}{mark} at the {thing.cell}"
-
-
-def caption(rng: random.Random, scene: Scene) -> Question | None:
-    """Every object in reading order (rows of cells, then left to right), then the signs and the chart."""
-    parts = [describe(thing) for thing in scene.things]
-    text = f"The picture shows {', '.join(parts)}." if parts else "The picture shows no objects."
-    for one in scene.signs:
-        text += f" The {one.size} sign says {one.text}."
-    if scene.chart:
-        text += " The chart has " + ", ".join(f"{name} {value}" for name, value in scene.chart.bars) + "."
-    return Question("caption", "Describe the picture.", text, boxes(scene.things) + tuple(s.box for s in scene.signs))
+def caption(rng: random.Random, scene: Scene) -> Question:
+    """Every object, then (or first) the signs and the chart, in one of the wordings of scene_caption.py."""
+    request, pieces = tell(rng, scene)
+    seen = tuple(box for _, box in pieces if box)
+    return Question("caption", request, "".join(text for text, _ in pieces).strip(), seen, tuple(pieces))
 
 
 ASK: dict[str, Callable[[random.Random, Scene], Question | None]] = {

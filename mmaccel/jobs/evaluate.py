@@ -27,10 +27,16 @@ from mmaccel.measure.record import RunFolder, changed_facts, first_facts
 
 @dataclass(frozen=True)
 class Evaluate:
-    """warmup: requests thrown away before a point meets a new number of visual tokens. maps: samples with pictures."""
+    """warmup: requests thrown away before a point meets a new number of visual tokens. maps: samples with pictures.
+    timed: the first so many samples are timed, the others only answered; null = all."""
 
     warmup: int = 1
     maps: int = 4
+    timed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.timed is not None and (isinstance(self.timed, bool) or self.timed < 0):
+            raise ValueError(f"job.timed: got {self.timed!r}, valid are null and whole numbers from 0 on")
 
     def run(self, task: Task) -> None:
         config = task.config
@@ -47,7 +53,7 @@ class Evaluate:
         same = {"benchmark": digest(plan.benchmark, plan.size)}
         facts = provenance(vlm.model, vlm.path, config["seed"]) | same | cold
         with opened(task, points, facts) as folder:
-            paired = Paired(asker, plan, folder, self.warmup, self.maps)
+            paired = Paired(asker, plan, folder, self.warmup, self.maps, self.timed)
             with Screen(plan.size, points, folder) as screen:
                 for index in range(plan.size):
                     for record in paired.sample(index, points):

@@ -12,8 +12,8 @@ import torch
 from mmaccel import registry
 from mmaccel.benchmarks.base import Benchmark, Sample
 from mmaccel.benchmarks.wire import blank_like
+from mmaccel.jobs.conversation import conversation
 from mmaccel.jobs.points import Point
-from mmaccel.jobs.sample import conversation
 from mmaccel.models.checkpoint import checkpoint
 from mmaccel.models.fit import check_fit
 from mmaccel.models.inputs import Inputs, Processor

@@ -1,9 +1,9 @@
 """One sample through all points: the order, the records, what is repeated after a kill and what is not.
 
 The order rotates with the sample, so that no point always comes first. A bad sample becomes error records and the run
-goes on. Where the benchmark has no answer the score is agreement with the unpruned reply (where it has some, agreement
-stands beside the score and is averaged into nothing): records that come before the baseline's in the rotation wait for
-it, so that every line on the disk is whole.
+goes on. Samples beyond the timed ones share the tower's work between the points. Where the benchmark has no answer the
+score is agreement with the unpruned reply (where it has some, agreement stands beside the score and is averaged into
+nothing): records that come before the baseline's wait for it, so that every line on the disk is whole.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,18 +11,22 @@ from typing import Any
 
 from mmaccel.benchmarks.base import Sample
 from mmaccel.jobs.agreement import agreement, waits
+from mmaccel.jobs.conversation import conversation, known
 from mmaccel.jobs.gate import Plan
 from mmaccel.jobs.pictures import try_pictures
 from mmaccel.jobs.points import BASELINE, Point
-from mmaccel.jobs.sample import Asker, conversation
+from mmaccel.jobs.sample import Asker
 from mmaccel.measure.record import RunFolder
 
 HOPELESS = 3  # samples without one good record, from the start: then the fault is not the samples'
 
 
 class Paired:
-    def __init__(self, asker: Asker, plan: Plan, folder: RunFolder, warmup: int, maps: int) -> None:
+    def __init__(
+        self, asker: Asker, plan: Plan, folder: RunFolder, warmup: int, maps: int, timed: int | None = None
+    ) -> None:
         self.asker, self.plan, self.folder, self.warmup, self.maps = asker, plan, folder, warmup, maps
+        self.timed = plan.size if timed is None else timed
         self.done = {(r["point"], r["sample"], r["turn"]): r for r in folder.records()}
         self.good = any(not record["error"] for record in self.done.values())
         self.warm: set[tuple[str, int]] = set()
@@ -33,9 +37,8 @@ class Paired:
         try:
             sample = self.plan.benchmark[index]
         except (ValueError, OSError, SyntaxError) as error:  # a picture whose header was right and whose rest is not
-            sample = Sample(f"#{index}", "unreadable", None, ("",), (None,))  # type: ignore[arg-type]
-            for point in points:
-                yield from self.write(point, self.failed(sample, 0, error))
+            unread = Sample(f"#{index}", "unreadable", None, ("",), (None,))  # type: ignore[arg-type]
+            yield from (line for point in points for line in self.write(point, self.failed(unread, 0, error)))
             return
         held: list[tuple[Point, dict[str, Any]]] = []
         start = index % len(points)
@@ -46,8 +49,8 @@ class Paired:
                     held.append((point, record))
                 else:
                     yield from self.write(point, record)
-        for point, record in held:
-            yield from self.write(point, record)
+        for waiting in held:
+            yield from self.write(*waiting)
         self.stop_if_hopeless()
 
     def turns(self, point: Point, sample: Sample, index: int) -> Iterator[dict[str, Any]]:
@@ -61,9 +64,9 @@ class Paired:
                 broken = broken or (RuntimeError(stored["error"]) if stored["error"] else None)
                 continue
             try:
-                if broken is not None:
+                if broken:
                     raise RuntimeError(f"an earlier turn failed: {broken}")
-                record, event = self.request(point, sample, said)
+                record, event = self.request(point, sample, said, timed=index < self.timed)
                 if index < self.maps and not said:
                     try_pictures(self.folder, sample, point.name, event, self.asker.seen(sample))
             except Exception as error:  # whatever a picture or a kernel does to one request, the others are measured
@@ -72,12 +75,14 @@ class Paired:
             said.append(record["prediction"] or "")
             yield record
 
-    def request(self, point: Point, sample: Sample, said: Sequence[str]) -> tuple[dict[str, Any], Any]:
+    def request(self, point: Point, sample: Sample, said: Sequence[str], timed: bool) -> tuple[dict[str, Any], Any]:
         pruner = self.plan.pruners[point.name]
-        self.warm_up(point, pruner, sample, said)
-        measured, event = self.asker.ask(pruner, sample, said)
+        if timed:
+            self.warm_up(point, pruner, sample, said)
+        measured, event = self.asker.ask(pruner, sample, said, timed=timed)
         score = dict(self.plan.benchmark.score(sample, [*said, measured["prediction"]]))
-        return self.known(sample, len(said)) | measured | {"parsed": score.pop("parsed", None), "score": score}, event
+        asked = known(self.plan.benchmark.name, sample, len(said))
+        return asked | measured | {"parsed": score.pop("parsed", None), "score": score}, event
 
     def warm_up(self, point: Point, pruner: Any, sample: Sample, said: Sequence[str]) -> None:
         """Throw away the first requests of a new shape: their kernels and buffers are made then."""
@@ -88,14 +93,9 @@ class Paired:
                 self.asker.ask(pruner, sample, said, limit=2)
             self.warm.add(shape)
 
-    def known(self, sample: Sample, turn: int) -> dict[str, Any]:
-        return {
-            "sample": sample.id, "turn": turn, "benchmark": self.plan.benchmark.name, "kind": sample.kind,
-            "question": sample.turns[turn], "reference": sample.reference[turn], "image": dict(sample.facts),
-        }  # fmt: skip
-
     def failed(self, sample: Sample, turn: int, error: Exception) -> dict[str, Any]:
-        return self.known(sample, turn) | {"prediction": None, "error": f"{type(error).__name__}: {error}"}
+        said = {"prediction": None, "error": f"{type(error).__name__}: {error}"}
+        return known(self.plan.benchmark.name, sample, turn) | said
 
     def write(self, point: Point, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
         record = {"point": point.name, "error": None} | record

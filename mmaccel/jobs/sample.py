@@ -4,7 +4,6 @@ Knows a loaded VLM, attach and the decoding loop. Does not know which points the
 A later turn is a new request that carries the whole conversation, as a server without a session sees it.
 """
 
-import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,9 +16,11 @@ from mmaccel.attach import attach
 from mmaccel.benchmarks.base import Benchmark, Box, Sample
 from mmaccel.benchmarks.wire import as_bytes, from_bytes
 from mmaccel.decoding.speculate import Speculate
+from mmaccel.jobs.conversation import conversation, dice
 from mmaccel.jobs.facts import account, evidence, merges
+from mmaccel.jobs.features import Features, timed_features
 from mmaccel.jobs.pictures import seen_box, within
-from mmaccel.jobs.timing import counters, timed_features, timings
+from mmaccel.jobs.timing import UNTIMED, counters, timings
 from mmaccel.measure.clock import Clock
 from mmaccel.measure.cost import Geometry
 
@@ -32,6 +33,7 @@ class Asker:
     benchmark: Benchmark
     sampler: Mapping[str, Any]
     seed: int = 0
+    features: Features = field(default_factory=Features, init=False)
     geometry: Geometry = field(init=False)
     weights_mb: float = field(init=False)
 
@@ -41,14 +43,18 @@ class Asker:
         self.device = self.vlm.model.device
 
     def ask(
-        self, pruner: Any | None, sample: Sample, said: Sequence[str], limit: int | None = None
+        self, pruner: Any | None, sample: Sample, said: Sequence[str], limit: int | None = None, timed: bool = True
     ) -> tuple[dict[str, Any], Any]:
-        """(the record's measured part, the pruning event) of the turn that follows the replies in `said`."""
+        """(the record's measured part, the pruning event) of the turn that follows the replies in `said`.
+
+        Where it is not timed the tower's work is shared with the requests before, and the times stay empty.
+        """
         data, clock = as_bytes(sample.image), Clock(self.device)
-        speculate = Speculate(tokenizer=self.vlm.tokenizer, seed=self.draw(sample, len(said)))
+        speculate = Speculate(tokenizer=self.vlm.tokenizer, seed=dice(self.seed, sample.id, len(said)))
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
-        with timed_features(self.vlm.model, clock) as entered, attached(self.vlm.model, pruner) as events:
+        around = timed_features(self.vlm.model, clock) if timed else self.shared(pruner)
+        with around as entered, attached(self.vlm.model, pruner) as events:
             began = time.perf_counter()
             with clock.stage("preprocess"):
                 inputs = self.vlm.inputs([conversation(from_bytes(data), sample.turns, said)])
@@ -67,11 +73,16 @@ class Asker:
         return {
             "prediction": text, "ids": ids, "finish": stats.finish[0], "tokens": tokens,
             "kv_fraction": book.kv_fraction, "mac_fraction": book.mac_fraction,
-            **timings(clock.ms(), event, stats, times, len(ids)),
-            "memory_mb": self.memory(book), "spec": counters(stats),
+            **(timings(clock.ms(), event, stats, times, len(ids)) if timed else UNTIMED),
+            "memory_mb": self.memory(book, timed), "spec": counters(stats),
             "evidence": None if merges(pruner) else evidence(event, boxes),
             "prompt_hash": inputs.prompt_hash[0], "processor_hash": self.vlm.processor.hash,
         }, event  # fmt: skip
+
+    def shared(self, pruner: Any | None) -> Any:
+        """A pruner that watches the tower's layers runs it itself."""
+        watches = pruner is not None and pruner.needs(self.geometry.layers).vision_layers
+        return nullcontext() if watches else self.features.shared(self.vlm.model)
 
     def seen(self, sample: Sample) -> Box:
         return seen_box(sample.image, self.vlm.processor.image_processor)
@@ -90,27 +101,11 @@ class Asker:
                 f"context is {self.vlm.processor.context}"
             )
 
-    def draw(self, sample: Sample, turn: int) -> int:
-        """The same dice for every point of a sample, other dice for every sample."""
-        digest = hashlib.sha256(f"{self.seed}/{sample.id}/{turn}".encode("utf-8", "surrogatepass")).digest()
-        return int.from_bytes(digest[:4], "big")
-
-    def memory(self, book: Any) -> dict[str, float | None]:
+    def memory(self, book: Any, timed: bool) -> dict[str, float | None]:
         value_bytes = next(iter(self.vlm.model.parameters())).element_size()
-        cuda = self.device.type == "cuda"
+        cuda = timed and self.device.type == "cuda"
         peak = torch.cuda.max_memory_allocated(self.device) / 1e6 if cuda else None  # the processor's cannot be reset
         return {"weights": self.weights_mb, "kv": book.kv_bytes(value_bytes) / 1e6, "vision_cache": None, "peak": peak}
-
-
-def conversation(image: Any, turns: Sequence[str], said: Sequence[str]) -> list[dict[str, Any]]:
-    """The messages up to the next user turn; the picture stands in the first."""
-    messages: list[dict[str, Any]] = []
-    for at, turn in enumerate(turns[: len(said) + 1]):
-        picture = [{"type": "image", "image": image}] if at == 0 else []
-        messages.append({"role": "user", "content": [*picture, {"type": "text", "text": turn}]})
-        if at < len(said):
-            messages.append({"role": "assistant", "content": [{"type": "text", "text": said[at]}]})
-    return messages
 
 
 @contextmanager

@@ -56,9 +56,11 @@ class Screen:
         if record["error"]:
             self.errors += 1
             return
-        if record["score"].get("correct") is not None:
-            self.correct[record["point"]].append(record["score"]["correct"])
-        self.times[record["point"]][record["sample"], record["turn"]] = record["e2e_ms"]
+        score = record["score"]
+        if score.get("correct") is not None and not score.get("apart"):
+            self.correct[record["point"]].append(score["correct"])
+        if record["e2e_ms"] is not None:
+            self.times[record["point"]][record["sample"], record["turn"]] = record["e2e_ms"]
 
     def advance(self, done: int) -> None:
         self.progress.update(self.task, completed=done)

@@ -1,45 +1,10 @@
-"""Where a request's time went: the tower's stage, the loop's own times and its counters, as a record's fields.
+"""Where a request's time went: the stages, the loop's own times and its counters, as a record's fields.
 
-Knows the feature call every Hugging Face VLM has and what the decoding loop counted. Does not know points or samples.
+Knows what the decoding loop counted. Does not know points or samples.
 """
 
-import functools
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
-
-import torch
-
-from mmaccel.measure.clock import Clock
-
-
-@contextmanager
-def timed_features(model: Any, clock: Clock) -> Iterator[list[float]]:
-    """The tower's and projector's time as the stage "vision", for every point alike; the model is left as it was.
-
-    On CUDA the host waits once for the stage to end, else the loop's own clock would count the queued tower as prefill.
-    """
-    base, entered = model.model, []  # type: ignore[var-annotated]
-    original, own = base.get_image_features, vars(base).get("get_image_features")
-
-    @functools.wraps(original)  # generate reads the signature to know which inputs to hand over
-    def features(*args: Any, **kwargs: Any) -> Any:
-        entered.append(time.perf_counter())
-        with clock.stage("vision"):
-            found = original(*args, **kwargs)
-        if clock.cuda:
-            torch.cuda.synchronize(clock.device)  # one wait a request, for every point alike
-        return found
-
-    base.get_image_features = features
-    try:
-        yield entered
-    finally:
-        if own is None:
-            vars(base).pop("get_image_features", None)
-        else:
-            base.get_image_features = own
 
 
 def timings(
@@ -53,6 +18,9 @@ def timings(
     stages |= {"prune": prune, "prefill": stats.prefill_ms - prune - inside, "decode": sum(stats.step_ms)}
     tpot = (e2e - ttft) / (generated - 1) if generated > 1 else None  # the first chunk is the prefill's one token
     return {"stages_ms": stages, "step_ms": stats.step_ms, "ttft_ms": ttft, "tpot_ms": tpot, "e2e_ms": e2e}
+
+
+UNTIMED = dict.fromkeys(("stages_ms", "step_ms", "ttft_ms", "tpot_ms", "e2e_ms"))
 
 
 def counters(stats: Any) -> dict[str, Any]:

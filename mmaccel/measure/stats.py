@@ -5,7 +5,9 @@ A value that was not measured is None and never filled in; records with an error
 
 Definitions (columns of points.csv):
   n                 samples with at least one record without error
-  accuracy          Σ score.correct / count, with a bootstrap interval; delta: paired with the baseline's same samples
+  accuracy          Σ score.correct / count, with a bootstrap interval; delta: paired with the baseline's same samples.
+                    Records whose score is `apart` (another scale, such as the F1 of a caption) count in their kind
+                    alone, unless there are no others
   parsed_rate       replies in which an answer was found; None when the benchmark parses nothing
   evidence_kept     Σ evidence tokens alive after the last station / Σ evidence tokens
   tau, alpha        Σ emitted / Σ verify steps; Σ accepted / Σ drafted, None for an empty draft
@@ -17,6 +19,7 @@ Definitions (columns of points.csv):
   kept_fraction     Σ visual tokens after the last station / Σ visual tokens of the prompt
   mean_visual       visual tokens that enter a decoder layer, mean over layers and samples
   kv_fraction, mac_fraction   per-record fractions weighted by prompt length, so that long prompts count as they cost
+  timed             samples with times: all latencies and speed-ups are of those
   net_slower        the interval of speedup_e2e lies below 1
 """
 
@@ -145,7 +148,7 @@ def jitter(values: Sequence[float]) -> float | None:
 def points_table(
     records: Iterable[Record], points: Sequence[Mapping[str, Any]], baseline: str, *, resamples: int = RESAMPLES
 ) -> list[dict[str, Any]]:
-    """One row per point: the columns of points.csv, then errors, baseline, pairs, kinds, buckets, stages_ms."""
+    """One row per point: the columns of points.csv, then errors, timed, baseline, pairs, kinds, buckets, stages_ms."""
     names = [point["name"] for point in points]
     if baseline not in names:
         raise ValueError(f"baseline: got {baseline!r}, the points are {names}")
@@ -162,7 +165,7 @@ def points_table(
     for point in points:
         mine, is_base = by_point[point["name"]], point["name"] == baseline
         row = point_row(point, mine, base, is_base, parses, resamples)
-        rows.append(row | {"buckets": buckets(clean(mine), base, is_base, labels, resamples)})
+        rows.append(row | {"buckets": buckets(pooled(clean(mine)), pooled(base), is_base, labels, resamples)})
     return rows
 
 
@@ -176,6 +179,7 @@ def point_row(
     row |= quality(good, base, is_base, parses, r) | speculation(good) | latency(good) | cost(good)
     row |= speed(good, base, is_base, r)
     row["errors"] = len(records) - len(good)
+    row["timed"] = len({record["sample"] for record in good if record.get("e2e_ms") is not None})
     row["baseline"] = is_base
     row["kinds"] = kinds(good, base, is_base, r)
     row["stages_ms"] = {name: percentile(times, 50) for name in STAGES if (times := inner(good, "stages_ms", name))}
@@ -187,9 +191,10 @@ def clean(records: Iterable[Record]) -> list[Record]:
 
 
 def quality(good: Sequence[Record], base: Sequence[Record], is_base: bool, parses: bool, r: int) -> dict[str, Any]:
-    scores = correct_sums(good)
+    scores = correct_sums(pooled(good))
     accuracy = bootstrap_interval(*columns_of(scores), resamples=r, bounds=(0.0, 1.0))
-    delta = Estimate(None, None, None, 0) if is_base else paired_interval(scores, correct_sums(base), resamples=r)
+    against = correct_sums(pooled(base))
+    delta = Estimate(None, None, None, 0) if is_base else paired_interval(scores, against, resamples=r)
     scored = [record for record in good if inner([record], "score", "correct")]
     found = sum(record.get("parsed") is not None for record in scored)
     return {
@@ -201,6 +206,11 @@ def quality(good: Sequence[Record], base: Sequence[Record], is_base: bool, parse
         "parsed_rate": found / len(scored) if scored and parses else None,
         "evidence_kept": evidence_kept(good),
     }
+
+
+def pooled(records: Sequence[Record]) -> Sequence[Record]:
+    """Those whose scores share one scale."""
+    return [record for record in records if not (record.get("score") or {}).get("apart")] or records
 
 
 def correct_sums(records: Iterable[Record]) -> Sums:

@@ -12,31 +12,41 @@ from mmaccel.columns import Needs, Station
 from mmaccel.pruning.base import ScorePruner, checked_layer
 
 ANCHORS = ("last", "instruction")
+SCALED = "scaled"
+PAPER_DEPTH = 32  # layers of the paper's 7B model, in which K = 2
 
 
 @dataclass(frozen=True)
 class FastV(ScorePruner):
-    """layer: K, the first decoder layer that runs without the dropped tokens.
+    """layer: K, the first decoder layer that runs without the dropped tokens; "scaled" puts it at the share of the
+    depth that the paper's K = 2 has in 32 layers, and not before 1.
 
     anchor: the row that scores: the `last` prompt column, or the last of the `instruction` (before a template's tail).
     """
 
-    layer: int = 2
+    layer: int | str = 2
     anchor: str = "last"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checked_layer(self.layer, least=1)  # there is no attention before layer 0
+        if isinstance(self.layer, str) and self.layer != SCALED:
+            raise ValueError(f"layer: got {self.layer!r}, valid are whole numbers from 1 on and {SCALED!r}")
+        self.k(None)  # there is no attention before layer 0
         checked_anchor(self.anchor)
 
+    def k(self, depth: int | None) -> int:
+        if isinstance(self.layer, str):
+            return max(1, round(2 * (depth or PAPER_DEPTH) / PAPER_DEPTH))
+        return checked_layer(self.layer, depth, least=1)
+
     def stations(self, depth: int) -> tuple[int, ...]:
-        return (checked_layer(self.layer, depth, least=1),)
+        return (self.k(depth),)
 
     def needs(self, depth: int) -> Needs:
-        return Needs(text_layers=(self.layer - 1,))
+        return Needs(text_layers=(self.k(depth) - 1,))
 
     def score(self, station: Station) -> Tensor:  # [B, q]
-        return anchor_row(station, self.layer - 1, self.anchor)
+        return anchor_row(station, station.layer - 1, self.anchor)
 
 
 def checked_anchor(anchor: str) -> None:

@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmaccel.measure.stats import Estimate, clean, correct_sums, paired_interval, points, resolved, speed_verdict
+from mmaccel.measure.stats import (
+    Estimate,
+    clean,
+    correct_sums,
+    paired_interval,
+    points,
+    pooled,
+    resolved,
+    speed_verdict,
+)
 from mmaccel.report.series import Row, groups, is_control, name_of
 
 MATCHED = 0.06  # a control stands at the method's budget when their mean visual tokens differ by less than this share
@@ -78,7 +87,8 @@ def budget(row: Row) -> float:
 
 def versus(name: str, rows: Sequence[Row], every: Sequence[Row], records: Sequence[Mapping[str, Any]]) -> Finding:
     """Each control against the method's point at the same measured budget, paired by sample."""
-    scores = {row["point"]: correct_sums(r for r in clean(records) if r["point"] == row["point"]) for row in every}
+    good = pooled(clean(records))
+    scores = {row["point"]: correct_sums(r for r in good if r["point"] == row["point"]) for row in every}
     gaps: dict[str, list[Estimate]] = {}
     for control in every:
         rival = matched(control, rows)

@@ -24,6 +24,7 @@ from mmaccel.report.markup import Markup, join, tag
 from mmaccel.report.plots import write_figures
 from mmaccel.report.pointrows import describe, points_html
 from mmaccel.report.series import AXES, Row, all_series, baseline_of, marks_of, of_kind
+from mmaccel.report.survival import survival_html, survival_table
 
 HERE = Path(__file__).parent
 STYLE = Markup((HERE / "page.css").read_text(encoding="utf-8"))
@@ -68,6 +69,7 @@ def page(
         tag("div", *[finding(one) for one in headline(rows, records)], class_="findings"),
         curves(rows),
         kinds(rows),
+        survival_html(rows, survival_table(rows, records)),
         buckets_html(rows),
         stages(rows),
         cold_start(rows, provenance),
@@ -75,7 +77,7 @@ def page(
         samples(path, rows, records),
         origin(config, provenance),
     )
-    return f'<!doctype html>\n{tag("html", tag("head", head), tag("body", body, tag("script", SCRIPT)), lang="en")}\n'
+    return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', body, tag('script', SCRIPT)), lang='en')}\n"
 
 
 def void(name: str, /, **attributes: object) -> Markup:
@@ -89,6 +91,8 @@ def facts(
     benchmark = next((record["benchmark"] for record in records if record.get("benchmark")), None)
     parts = [short(config.get("model")), benchmark or short(config.get("benchmark"))]
     parts += [f"{max((row['n'] for row in rows), default=0)} samples × {len(rows)} points, paired"]
+    timed = max((row.get("timed") or 0 for row in rows), default=0)
+    parts += [f"times of {timed} samples"] if 0 < timed < max(row["n"] for row in rows) else []
     parts += [device.get("name"), provenance.get("dtype"), provenance.get("attention")]
     parts += [str(provenance.get("time", ""))[:10]]
     return tag("p", *[tag("span", part) for part in parts if part], class_="facts")

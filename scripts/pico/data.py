@@ -31,7 +31,8 @@ from pico.words import build
 MEAN, SPREAD = 127.5, 64.0  # pixels reach the tower as (x − 127.5) / 64
 KINDS = {
     "exist": 1.0, "colour": 1.0, "shape": 1.0, "count": 1.3, "relation": 1.3, "where": 0.8, "character": 0.9,
-    "sign": 1.3, "chart": 0.8, "choice": 1.6, "caption": 0.16, "option": 0.4,
+    "sign": 1.3, "chart": 0.8, "choice": 1.6, "caption": 0.0, "option": 0.4, "table": 0.0, "unanswerable": 0.0,
+    "instruction": 0.0,
 }  # fmt: skip
 
 
@@ -43,6 +44,8 @@ class Recipe:
     kinds: dict[str, float] = field(default_factory=lambda: dict(KINDS))
     two_options: float = 1.0  # share of multiple-choice turns with two options, the others have four
     text: int = 120  # text tokens packed behind each picture; 0 = tower only
+    captions: float = 0.0  # share of micro-batches whose text begins with a caption
+    caption_text: int = 168  # text tokens of those
     blind: float = 0.4  # share of pictures whose text does not see the picture in the first layers
 
 
@@ -60,6 +63,7 @@ class Turns:
         self.space = self.tokenizer.token_to_id("Ġ")
         self.mark = self.tokenizer.token_to_id("?")
         self.either = self.tokenizer.token_to_id("Ġor")
+        self.colon, self.assistant = self.tokenizer.token_to_id(":"), self.tokenizer.token_to_id("ĠASSISTANT")
         self.end = self.tokenizer.token_to_id("</s>")
 
     def encode(self, text: str) -> list[int]:
@@ -86,38 +90,79 @@ class Turns:
             return choice(rng, scene, 2 if rng.random() < recipe.two_options else 4)
         return ASK[kind](rng, scene)
 
-    def guides(self, asked: Question, tokens: list[int]) -> Iterator[tuple[int, PixelBox]]:
-        """(place of a token, box that it should look at): the question mark and the last token look at the evidence;
-        of a relation the word behind the first object looks at that one and the question mark at the second."""
-        if self.mark not in tokens:
-            return
-        mark = tokens.index(self.mark)
-        if asked.kind == "relation":
-            yield tokens.index(self.either) - 1, asked.evidence[0]
-            yield mark, asked.evidence[1]
-            return
-        for box in asked.evidence:
-            yield mark, box
-            yield len(tokens) - 1, box
+    def guides(self, asked: Question, question: list[int], answer: list[int]) -> Iterator[tuple[int, PixelBox]]:
+        """(place of a token in question + answer, box that it should look at).
 
-    def pack(self, rng: random.Random, scene: Scene, recipe: Recipe) -> dict[str, np.ndarray]:
-        """{ids, turn, position, target, weight, kind: [text], evidence: [text, 576]} of as many turns as fit."""
-        size, used, turn, seen = recipe.text, 0, 0, set()
-        out = {name: np.zeros(size, np.int64) for name in ("ids", "position")}
-        out |= {
-            "turn": np.full(size, -1),
-            "kind": np.full(size, -1),
-            "target": np.full(size, -100),
-            "weight": np.zeros(size, np.float32),
-        }
-        out["evidence"] = np.zeros((size, 576), bool)
-        start = len(self.prefix) + 576  # every turn begins at the position right after the picture
-        for _ in range(40):
-            kind = rng.choices(list(recipe.kinds), list(recipe.kinds.values()))[0]
+        The question mark, the last token of the question and a leading space of the answer look at the evidence. Of a
+        relation the word behind the first object looks at that one and the question mark at the second; a row and a
+        column of a table at their labels; in a sign and a caption every place at what its next token tells of.
+        """
+        last, names = len(question) - 1, [] if self.mark not in question else [question.index(self.mark)]
+        answering = [last, last + 1] if answer[0] == self.space else [last]
+        if asked.kind == "caption":
+            yield from self.told(asked, last)
+        elif asked.kind == "relation":
+            yield question.index(self.either) - 1, asked.evidence[0]
+            yield names[0], asked.evidence[1]
+        elif asked.kind == "table":
+            cell, row, head = asked.evidence
+            yield names[0] - 4, row  # "… row B column X?": a space stands before each of the letters
+            yield names[0] - 1, head
+            for place in (*names, *answering):
+                yield place, cell
+        elif asked.kind == "sign":
+            yield names[0], asked.evidence[0]
+            left, top, right, bottom = asked.evidence[0]
+            pitch = (right - left - 6) / len(asked.answer)
+            for k in range(len(asked.answer)):
+                yield last + 1 + k, (left + 3 + pitch * k, top + 3, left + 3 + pitch * (k + 1), bottom - 3)
+        else:
+            for box in asked.evidence:
+                for place in (*names, *answering):
+                    yield place, box
+
+    def told(self, asked: Question, last: int) -> Iterator[tuple[int, PixelBox]]:
+        place = last
+        for text, box in asked.pieces:
+            size = len(self.encode(text))
+            if box:
+                yield from ((place + k, box) for k in range(size))
+            place += size
+
+    def letters(self, asked: Question, question: list[int]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Of lettered options: (a token of a value, its letter) and (where the letter is answered, the right value)."""
+        if asked.kind not in ("choice", "option"):
+            return [], []
+        own, right, end = [], [], question.index(self.assistant)
+        colons = [k for k, token in enumerate(question) if token == self.colon and k < end]
+        for colon, stop in zip(colons, [*(k - 2 for k in colons[1:]), end]):
+            values = range(colon + 1, stop)
+            own += [(value, colon - 1) for value in values]
+            if question[colon - 1] == self.encode(asked.answer)[0]:
+                right += [(place, value) for value in values for place in (len(question) - 1, len(question))]
+        return own, right
+
+    def asking(self, rng: random.Random, scene: Scene, recipe: Recipe, caption: bool) -> Iterator[Question]:
+        """Questions that differ, the caption first where there is one."""
+        seen: set[str] = set()
+        for turn in range(40):
+            kinds = recipe.kinds
+            kind = "caption" if caption and not turn else rng.choices(list(kinds), list(kinds.values()))[0]
             asked = self.ask(rng, scene, kind, recipe)
-            if asked is None or asked.text in seen:
-                continue
-            seen.add(asked.text)
+            if asked and asked.text not in seen:
+                seen.add(asked.text)
+                yield asked
+
+    def pack(self, rng: random.Random, scene: Scene, recipe: Recipe, caption: bool) -> dict[str, np.ndarray]:
+        """{ids, turn, position, target, weight, kind: [text], evidence: [text, 576], own, right: [text, text]} of as
+        many turns as fit."""
+        size, used, turn = recipe.caption_text if caption else recipe.text, 0, 0
+        out = {name: np.zeros(size, np.int64) for name in ("ids", "position")}
+        out |= {"turn": np.full(size, -1), "kind": np.full(size, -1), "target": np.full(size, -100)}
+        out |= {"weight": np.zeros(size, np.float32), "evidence": np.zeros((size, 576), bool)}
+        out |= {name: np.zeros((size, size), bool) for name in ("own", "right")}
+        start = len(self.prefix) + 576  # every turn begins at the position right after the picture
+        for asked in self.asking(rng, scene, recipe, caption):
             question, answer = self.encode(f"\n{asked.text} ASSISTANT:"), [*self.encode(f" {asked.answer}"), self.end]
             tokens = question + answer
             if used + len(tokens) > size:
@@ -129,18 +174,22 @@ class Turns:
             goal = slice(used + len(question) - 1, used + len(tokens) - 1)
             out["target"][goal] = answer
             telling = np.array([token not in (self.end, self.space) for token in answer])
-            out["kind"][goal] = np.where(telling, list(KINDS).index(kind), -1)
-            out["weight"][goal] = 0.35 if kind == "caption" else 1.0
-            if kind != "caption":
+            out["kind"][goal] = np.where(telling, list(KINDS).index(asked.kind), -1)
+            out["weight"][goal] = 0.35 if asked.kind == "caption" else 1.0
+            if asked.kind != "caption":
                 out["weight"][goal.stop - 1] = 0.3  # the end of a short answer is learned at once
-            for place, box in self.guides(asked, question):
+            for place, box in self.guides(asked, question, answer):
                 out["evidence"][used + place, best(box, 0.4)] = True
+            for name, pairs in zip(("own", "right"), self.letters(asked, question)):
+                for place, other in pairs:
+                    out[name][used + place, used + other] = True
             used, turn = used + len(tokens), turn + 1
         return out
 
 
 def make(seed: int, numbers: range, recipe: Recipe, n: int, m: int, turns: Turns, dtype: torch.dtype) -> Batch:
     """The micro-batch of these samples; n patches reach the tower, m the decoder."""
+    caption = random.Random(f"caption/{seed}/{numbers.start}").random() < recipe.captions
     rows: dict[str, list[np.ndarray]] = {}
     labels: dict[str, list[np.ndarray]] = {}
     facts: dict[str, list[np.ndarray]] = {}
@@ -151,7 +200,7 @@ def make(seed: int, numbers: range, recipe: Recipe, n: int, m: int, turns: Turns
         tower, shown = subset(np.random.default_rng(rng.getrandbits(48)), groups, n, m)
         row = {"patches": patchify(np.asarray(draw(scene)))[tower], "where": tower, "shown": shown}
         if recipe.text:
-            row |= turns.pack(rng, scene, recipe)
+            row |= turns.pack(rng, scene, recipe, caption)
             row["evidence"] = row["evidence"][:, tower[shown]]
         row["blind"] = np.bool_(rng.random() < recipe.blind)
         for into, parts in (
@@ -167,5 +216,5 @@ def make(seed: int, numbers: range, recipe: Recipe, n: int, m: int, turns: Turns
 
     t = stacked(rows)
     patches = ((t["patches"].float() - MEAN) / SPREAD).to(dtype)
-    text = [t.get(name) for name in ("ids", "turn", "position", "target", "weight", "kind", "evidence")]
+    text = [t.get(name) for name in ("ids", "turn", "position", "target", "weight", "kind", "evidence", "own", "right")]
     return Batch(patches, t["where"], t["shown"] if m < n else None, *text, t["blind"], stacked(labels), stacked(facts))

@@ -41,7 +41,7 @@ def owned(x: float, y: float, r: float) -> np.ndarray:
 def label(scene: Scene) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
     """({name: [576] labels}, groups of patches, one per object, character or bar, that a question may be about)."""
     none = np.zeros(GRID * GRID, np.int64)
-    out = {name: none.copy() for name in ("colour", "shape", "character", "value")}
+    out = {name: none.copy() for name in ("colour", "shape", "character", "value", "row", "column")}
     out |= {"size": none - 1, "cell": none - 1, "centre": np.zeros((GRID * GRID, 2), np.float32)}
     groups: list[np.ndarray] = []
     for thing in scene.things:
@@ -69,8 +69,12 @@ def label(scene: Scene) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
         for row, line in enumerate(scene.table.values):
             for column, value in enumerate(line):
                 at = best(scene.table.cell_box(row, column), 0.5)
-                out["character"][at] = CHARACTER.get(str(value), 0)
+                out["character"][at], out["row"][at], out["column"][at] = CHARACTER[str(value)], row + 1, column + 1
                 groups.append(at)
+        for at, text in scene.table.labels():
+            at = best(scene.table.cell_box(*at), 0.5)
+            out["character"][at] = CHARACTER[text]
+            groups.append(at)
     return out, groups
 
 

@@ -14,9 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmaccel.benchmarks.scene_graph import HEADS, ROWS
+
 GRID = 24  # patches a side; 336 / 14
 PATCH_VALUES = 3 * 14 * 14
 GUIDED = (2, 3, 4)  # decoder layers in which half of the heads are told where to look (training only)
+CHOOSING = (5, 6)  # … in which they are told which of the lettered options to look at
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,10 @@ class Shape:
         return self.vision_layers - 1
 
     def patch_targets(self) -> dict[str, int]:
-        """Outputs of the auxiliary head on a patch; class 0 of the first four is "none"."""
+        """Outputs of the auxiliary head on a patch; class 0 is "none" except in size, cell and centre."""
         sizes = {"colour": self.colours, "shape": self.shapes, "character": self.characters, "value": self.values}
-        return {**{name: n + 1 for name, n in sizes.items()}, "size": 2, "cell": 9, "centre": 2}
+        table = {"row": 1 + len(ROWS), "column": 1 + len(HEADS)}
+        return {**{name: n + 1 for name, n in sizes.items()}, "size": 2, "cell": 9, "centre": 2, **table}
 
     def picture_targets(self) -> dict[str, int]:
         """Outputs of the auxiliary head on CLS."""
@@ -136,9 +140,9 @@ class Batch:
     target: Tensor | None  # [b, t] next token to predict, -100 = none
     weight: Tensor | None  # [b, t] of the loss
     kind: Tensor | None  # [b, t] which kind of question a telling answer token belongs to, -1 = none
-    evidence: (
-        Tensor | None
-    )  # [b, t, m] bool: at a turn's question mark and last prompt token, the patches that the question is about
+    evidence: Tensor | None  # [b, t, m] bool: the patches that a place should look at
+    own: Tensor | None  # [b, t, t] bool: at a token of an option's value, its letter
+    right: Tensor | None  # [b, t, t] bool: where a letter is answered, the right option's value
     blind: Tensor | None  # [b] bool: text does not see the picture in the first layers
     patch_labels: dict[str, Tensor]  # see labels.py
     picture_labels: dict[str, Tensor]
@@ -190,8 +194,10 @@ class Pico:
             F.gelu(self.linear(features, "multi_modal_projector.linear_1")), "multi_modal_projector.linear_2"
         )
 
-    def decoder(self, x: Tensor, position: Tensor, bias: Tensor, blind_bias: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """([b, T, d] after the final norm, attention of the guided layers).
+    def decoder(
+        self, x: Tensor, position: Tensor, bias: Tensor, blind_bias: Tensor
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """([b, T, d] after the final norm, {layer: attention} of the guided layers).
 
         Scores get `bias` [b, 1, 1, T, T], in the first layers `blind_bias`.
         """
@@ -200,12 +206,12 @@ class Pico:
         angle = position[..., None] * rate  # [b, T, head / 2]
         angle = torch.cat([angle, angle], -1)[:, None]  # [b, 1, T, head]
         turn = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-        looks = []
+        looks = {}
         for layer in range(self.shape.layers):
             mask = blind_bias if layer < self.blind_layers else bias
             x, share = self.decoder_layer(x, f"language_model.model.layers.{layer}.", turn, mask)
-            if layer in GUIDED:
-                looks.append(share[:, 0])  # [b, per, T, T] of the first key/value group
+            if layer in (*GUIDED, *CHOOSING):
+                looks[layer] = share[:, 0]  # [b, per, T, T] of the first key/value group
         return self.rms(x, "language_model.model.norm"), looks
 
     def decoder_layer(self, x: Tensor, at: str, turn: tuple[Tensor, Tensor], bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -259,14 +265,17 @@ class Pico:
         x, looks = self.decoder(x, position, *self.masks(batch, where.shape[1], x.dtype))
         t, m = batch.ids.shape[1], where.shape[1]
         logits = x[:, -t:][batch.target >= 0] @ table.T
-        return logits, guide_loss([share[:, :, -t:, start : start + m] for share in looks], batch.evidence)
+        early, late = ([looks[layer][:, :, -t:] for layer in at if layer in looks] for at in (GUIDED, CHOOSING))
+        guide = guide_loss([share[..., start : start + m] for share in early], batch.evidence)
+        guide = guide + 0.3 * guide_loss([share[..., -t:] for share in early], batch.own)
+        return logits, guide + guide_loss([share[..., -t:] for share in late], batch.right)
 
 
 def guide_loss(looks: list[Tensor], evidence: Tensor) -> Tensor:
-    """How little of these tokens' attention [b, per, t, m] falls on the question's evidence [b, t, m]."""
+    """How little of the attention [b, per, t, m] of these places falls on what they should look at [b, t, m]."""
     rows = evidence.any(-1)  # [b, t]
-    if not rows.any():
-        return looks[0].new_zeros(())
+    if not looks or not rows.any():
+        return torch.zeros(())
     mass = [(share.float() * evidence[:, None]).sum(-1).mean(1)[rows] for share in looks]
     return -torch.log(torch.stack(mass) + 1e-3).mean()
 

@@ -27,7 +27,7 @@ from pico.data import KINDS, Recipe, Turns, make
 from pico.model import Pico, Shape, initial, parameter_shapes, text_loss, tower_losses, word_losses
 
 AUX = {"colour": 1.0, "shape": 1.0, "character": 1.5, "value": 0.7, "size": 0.5, "cell": 0.7, "centre": 0.7,
-       "colours": 0.3, "shapes": 0.3, "count": 0.3}  # fmt: skip
+       "row": 0.3, "column": 0.3, "colours": 0.3, "shapes": 0.3, "count": 0.3}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,30 +46,33 @@ class Stage:
 
 EASY = Level(things=(1, 4), chart=0.25, sign=0.3, clutter=(0, 8), table=0.0, note=0.0)
 MIDDLE = replace(EASY, things=(1, 6), clutter=(0, 14), note=0.05)
-FULL = Level(things=(2, 8), chart=0.3, sign=0.35, table=0.05, note=0.1)
+FULL = Level(things=(2, 8), chart=0.3, sign=0.35, table=0.3, note=0.15)
 READ_KINDS = {
     "exist": 0.8, "colour": 1.4, "shape": 1.4, "count": 0.7, "relation": 0.6, "where": 1.1, "character": 1.3,
-    "sign": 0.7, "chart": 0.7, "choice": 0.4, "caption": 0.16, "option": 0.4,
+    "sign": 0.7, "chart": 0.7, "choice": 0.4, "option": 0.4,
 }  # fmt: skip
 BIND_KINDS = {
     "exist": 1.2, "colour": 1.2, "shape": 1.2, "count": 1.0, "relation": 1.0, "where": 1.0, "character": 1.2,
-    "sign": 1.0, "chart": 1.0, "choice": 0.8, "caption": 0.12, "option": 1.0,
+    "sign": 1.0, "chart": 1.0, "choice": 0.8, "option": 1.0, "table": 0.7, "unanswerable": 0.3,
 }  # fmt: skip
 LATE_KINDS = {
-    "exist": 1.0, "colour": 1.0, "shape": 1.0, "count": 1.4, "relation": 1.5, "where": 0.8, "character": 1.3,
-    "sign": 1.5, "chart": 1.1, "choice": 1.7, "caption": 0.25, "option": 0.9,
+    "exist": 1.0, "colour": 1.0, "shape": 1.0, "count": 1.7, "relation": 1.2, "where": 0.8, "character": 1.3,
+    "sign": 1.5, "chart": 0.9, "choice": 1.9, "option": 0.6, "table": 2.2, "unanswerable": 0.7, "instruction": 0.5,
 }  # fmt: skip
 
 STAGES = (
     Stage("tower", 24_000, (0.02, 0.01), ((1, 100, 0),), Recipe(replace(MIDDLE, table=0.1), text=0), 64),
-    Stage("read", 20_000, (0.015, 0.007), ((1, 100, 40),), Recipe(EASY, READ_KINDS, text=112, blind=0.05), 32, 0.6),
+    Stage(
+        "read", 20_000, (0.015, 0.007), ((1, 100, 40),),
+        Recipe(EASY, READ_KINDS, text=112, captions=0.1, blind=0.05), 32, 0.6,
+    ),
     Stage(
         "bind", 30_000, (0.007, 0.005), ((0.8, 110, 42), (0.2, 130, 130)),
-        Recipe(MIDDLE, BIND_KINDS, two_options=0.95, blind=0.3), 32, 0.5,
+        Recipe(replace(MIDDLE, table=0.15), BIND_KINDS, two_options=0.95, captions=0.12, blind=0.3), 32, 0.5,
     ),
     Stage(
         "full", 60_000, (0.005, 0.003), ((0.54, 110, 46), (0.37, 140, 140), (0.09, 576, 576)),
-        Recipe(FULL, LATE_KINDS, two_options=0.75, text=128), 32, 0.5,
+        Recipe(FULL, LATE_KINDS, two_options=0.65, text=128, captions=0.25), 32, 0.5,
     ),
 )  # fmt: skip
 
