@@ -40,7 +40,7 @@ def survival_html(rows: Sequence[Row], table: Mapping[str, Sequence[Mapping[str,
     body = [line(one.name, row) for one in drawn for row in table[one.name]]
     numbers = tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll")
     shown = tag("details", tag("summary", "The numbers"), numbers)
-    figure = tag("div", tag("figure", picture), class_="charts")
+    figure = tag("div", tag("figure", picture), class_="charts one")
     return tag("section", tag("h2", "By surviving evidence"), tag("p", lead, class_="lead"), keys, figure, shown)
 
 
