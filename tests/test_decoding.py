@@ -294,7 +294,7 @@ def logits_after(model: Any, inputs: dict, draft: Draft, shape: str) -> Tensor:
 
     def look(model: Any, input_ids: Tensor, generation_config: Any, **kwargs: Any) -> Tensor:
         kwargs = {k: v for k, v in kwargs.items() if k not in ("logits_processor", "stopping_criteria")}
-        target = Verifier(model, kwargs, [True] * len(input_ids), shape)
+        target = Verifier(model, kwargs, [True] * len(input_ids), Scripted(torch.zeros(1, 1), right_chain, shape))
         target.prefill(input_ids, generation_config)
         found.append(target.verify(torch.full((len(input_ids),), 4), draft))
         return input_ids
@@ -547,7 +547,7 @@ def test_trees_need_a_mask_that_the_backend_knows(monkeypatch: pytest.MonkeyPatc
     speculate = scripted(model, inputs, "anything")[0]
     monkeypatch.setattr(model.config.text_config, "_attn_implementation", "flash_attention_2")
     with pytest.raises(ValueError, match="valid are sdpa and eager"):
-        Verifier(model, {"position_ids": inputs["input_ids"]}, [True], speculate.head.shape)
+        Verifier(model, {"position_ids": inputs["input_ids"]}, [True], speculate.head)
 
 
 def test_a_draft_never_passes_the_limit_it_was_given() -> None:

@@ -69,7 +69,7 @@ class Speculate:
         sampler = Sampler(logits_processor, bool(generation_config.do_sample), generator)
         committed = Committed(input_ids)
         stopping = Stopping(stopping_criteria, committed, self.tokenizer, self.stop_strings)
-        target = Verifier(model, model_kwargs, committed.running, self.head.shape)
+        target = Verifier(model, model_kwargs, committed.running, self.head)
         stream = Stream(self.streamer, committed, _pad(generation_config))
         self.stats = Stats(finish=[None] * len(input_ids))
         with model._optimize_model_for_decode():

@@ -5,13 +5,15 @@ Positions are carried from the prefill's own `position_ids`, per row and axis; t
 model's `rope_deltas` is never read.
 """
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mmaccel.cache import CACHE_NAMES, adopt, cache_in, commit, logical_length
-from mmaccel.drafting.base import Draft, Seen
+from mmaccel.decoding.watch import Watch
+from mmaccel.drafting.base import Draft, DraftHead, Seen
 
 OWN = {"position_ids", "attention_mask", "logits_to_keep", "inputs_embeds", *CACHE_NAMES}  # set anew in every step
 TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
@@ -24,18 +26,20 @@ class Verifier:
     position: [B, 1] or [axes, B, 1] of the next column.
     """
 
-    def __init__(self, model: Any, model_kwargs: dict[str, Any], running: list[bool], shape: str) -> None:
+    def __init__(self, model: Any, model_kwargs: dict[str, Any], running: list[bool], head: DraftHead) -> None:
         """running: which rows have not ended, kept up to date by the caller."""
-        self.model, self.running, self.shape = model, running, shape
+        self.model, self.running, self.shape = model, running, head.shape
+        self.watch = Watch(model, head.taps) if head.watches else None
         self.given, self.rows = model_kwargs, len(running)
         if model_kwargs.get("position_ids") is None:
             raise ValueError(f"{type(model).__name__}: got no position_ids, valid are models whose forward takes them")
-        self.additive = _additive(model, shape)
+        self.additive = _additive(model, head.shape)
         self.opened: list[bool] = []  # the rows that `open` was made for
 
     def prefill(self, ids: Tensor, generation_config: Any) -> Tensor:
         """[B, 1, V] the logits after the prompt."""
-        outputs = self.model._prefill(ids, generation_config, self.given, is_first_iteration=True)
+        with self.watch or nullcontext():
+            outputs = self.model._prefill(ids, generation_config, self.given, is_first_iteration=True)
         cache = cache_in(outputs)
         if cache is None:
             raise ValueError(f"{type(self.model).__name__}: returned no key-value cache, which decoding needs")
@@ -44,8 +48,7 @@ class Verifier:
             adopt(self.cache)  # raises for layers whose last slots cannot be taken back one by one
         self.mask: Tensor | None = self.given.get("attention_mask")
         position, skip = self.given["position_ids"], self.given["position_ids"].shape[-1] - ids.shape[1]
-        valid = None if self.mask is None else self.mask[:, self.mask.shape[1] - ids.shape[1] :].bool()
-        self.prompt = Seen(ids, position[..., skip:], valid)
+        self.prompt = self._seen_prompt(ids, position[..., skip:])
         last = position[..., -1:]
         self.position = last.expand(*last.shape[:-2], self.rows, 1) + 1
         self.types = {name: self.given[name][..., -1:] for name in TYPES if self.given.get(name) is not None}
@@ -68,7 +71,8 @@ class Verifier:
             **{name: _types(name, last, q) for name, last in self.types.items()},
             **self.given,
         )
-        return self.model(**inputs, return_dict=True).logits[:, -q:].float()
+        with self.watch or nullcontext():
+            return self.model(**inputs, return_dict=True).logits[:, -q:].float()
 
     def commit(self, path: Tensor, kept: list[int]) -> Seen:
         """Keeps each row's first `kept` of [token, *path] (0: the row had ended before). Returns the new columns."""
@@ -76,7 +80,7 @@ class Verifier:
             if self.mask is not None:
                 self.mask = self.seen_mask
             self.position = self.position + 1
-            return Seen(self.ids, self.at)
+            return self._seen_step(self.ids, self.at, None, None)
         device, longest = self.ids.device, max(kept)
         count = torch.tensor(kept).to(device)[:, None]  # [B, 1]
         keep: Any = torch.zeros_like(self.ids, dtype=torch.bool)  # [B, 1+t]
@@ -89,7 +93,42 @@ class Verifier:
             self.mask = torch.cat([past, valid.to(past.dtype)], 1)
         self.position = self.position + count
         order = keep.to(torch.int8).argsort(dim=1, stable=True)[:, keep.shape[1] - longest :]  # [B, m]
-        return Seen(self.ids.gather(1, order), self.at.gather(-1, order.expand(*self.at.shape[:-1], longest)), valid)
+        at = self.at.gather(-1, order.expand(*self.at.shape[:-1], longest))
+        return self._seen_step(self.ids.gather(1, order), at, valid, order)
+
+    def _seen_prompt(self, ids: Tensor, position: Tensor) -> Seen:
+        """The prompt's columns that reached the end, with what the head reads of them."""
+        valid = None if self.mask is None else self.mask[:, self.mask.shape[1] - ids.shape[1] :].bool()
+        if self.watch is None:
+            return Seen(ids, position, valid)
+        length = logical_length(self.cache)
+        if self.watch.embeds is None or self.watch.embeds.shape[1] < ids.shape[1]:
+            raise ValueError(
+                "prefill_chunk_size: valid is None with a head that reads hidden states of the whole prompt"
+            )
+        column, (embeds, hidden, *taps) = self.watch.settled(self.cache, length)
+        at = (column - (length - ids.shape[1])).clamp(min=0)  # [B, P]
+        known = column >= 0 if valid is None else (column >= 0) & valid.gather(1, at)
+        position = position.expand(*position.shape[:-2], self.rows, -1)
+        position = position.gather(-1, at.expand(*position.shape[:-2], -1, -1))
+        shown = ids.gather(1, at)
+        image = getattr(self.model.config, "image_token_id", getattr(self.model.config, "image_token_index", None))
+        visual = shown == image if image is not None else torch.zeros_like(shown, dtype=torch.bool)
+        return Seen(shown, position, known, hidden, tuple(taps), embeds, visual)
+
+    def _seen_step(self, ids: Tensor, position: Tensor, valid: Tensor | None, order: Tensor | None) -> Seen:
+        """order: [B, m] which places of the step's block these are, None = all of it."""
+        if self.watch is None:
+            return Seen(ids, position, valid)
+
+        def those(states: Tensor | None) -> Tensor:
+            assert states is not None
+            return states if order is None else states.gather(1, order[..., None].expand(-1, -1, states.shape[2]))
+
+        watch = self.watch
+        taps = tuple(those(watch.taps[tap]) for tap in watch.wanted)
+        visual = torch.zeros_like(ids, dtype=torch.bool)
+        return Seen(ids, position, valid, those(watch.hidden), taps, those(watch.embeds), visual)
 
     def _mask(self, draft: Draft) -> Tensor | None:
         q = 1 + draft.size

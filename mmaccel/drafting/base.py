@@ -73,14 +73,56 @@ class Draft:
 
 @dataclass(frozen=True)
 class Seen:
-    """Verified columns in order, right-aligned by `valid`; "next token" means the next of them.
+    """Columns that reached the end, in order, right-aligned by `valid`; "next token" means the next of them.
 
     ids: [B, m].  position: [B, m], or [axes, B, m] as the model takes them.  valid: [B, m] bool, or None where all are.
+    hidden: [B, m, D] after the final norm.  taps: what enters the head's layers, [B, m, D] each.  embeds: [B, m, D]
+    what entered the first layer.  visual: [B, m] bool.  The last four are None where no head reads them.
     """
 
     ids: Tensor
     position: Tensor
     valid: Tensor | None = None
+    hidden: Tensor | None = None
+    taps: tuple[Tensor, ...] = ()
+    embeds: Tensor | None = None
+    visual: Tensor | None = None
+
+    def select(self, rows: Tensor) -> "Seen":
+        def of(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x[rows]
+
+        taps = tuple(tap[rows] for tap in self.taps)
+        position = self.position[..., rows, :]
+        return Seen(self.ids[rows], position, of(self.valid), of(self.hidden), taps, of(self.embeds), of(self.visual))
+
+    def then(self, other: "Seen") -> "Seen":
+        """These columns and the others behind them."""
+
+        def both(one: Tensor | None, two: Tensor | None) -> Tensor | None:
+            return None if one is None or two is None else torch.cat([one, two], 1)
+
+        valid = None
+        if self.valid is not None or other.valid is not None:
+            valid = torch.cat([part.whole for part in (self, other)], 1)
+        return Seen(
+            torch.cat([self.ids, other.ids], 1), torch.cat([self.position, other.position], -1), valid,
+            both(self.hidden, other.hidden), tuple(torch.cat(pair, 1) for pair in zip(self.taps, other.taps)),
+            both(self.embeds, other.embeds), both(self.visual, other.visual),
+        )  # fmt: skip
+
+    @property
+    def whole(self) -> Tensor:
+        """[B, m] `valid`, written out."""
+        return torch.ones_like(self.ids, dtype=torch.bool) if self.valid is None else self.valid
+
+
+@dataclass(frozen=True)
+class Loss:
+    """total: the scalar to go down.  sums: name → (sum, count), divided once at the end of whatever is averaged."""
+
+    total: Tensor
+    sums: dict[str, tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -92,6 +134,14 @@ class Target:
     width: int
     depth: int
     vocabulary: int
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed.weight.device  # type: ignore[union-attr, return-value]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embed.weight.dtype  # type: ignore[union-attr, return-value]
 
     @classmethod
     def of(cls, model: Any) -> "Target":
@@ -120,9 +170,13 @@ class DraftHead(nn.Module, ABC):
 
     shape: what `propose` may return. A "chain" is verified with the ordinary causal mask and runs on every backend;
     a "tree" needs a 4-D mask; "none" is never verified.
+    watches: whether it is shown hidden states; then only the columns that reached the end are shown at all.
+    taps: the library's hidden_states indices that it reads; 0 is what enters the first layer.
     """
 
     shape: Literal["none", "chain", "tree"] = "tree"
+    watches: bool = False
+    taps: tuple[int, ...] = ()
 
     @abstractmethod
     def start(self, target: Target, rows: int) -> DraftState:

@@ -56,8 +56,8 @@ BIND_KINDS = {
     "sign": 1.0, "chart": 1.0, "choice": 0.8, "option": 1.0, "table": 0.7, "unanswerable": 0.3,
 }  # fmt: skip
 LATE_KINDS = {
-    "exist": 1.0, "colour": 1.0, "shape": 1.0, "count": 1.7, "relation": 1.2, "where": 0.8, "character": 1.3,
-    "sign": 1.5, "chart": 0.9, "choice": 1.9, "option": 0.6, "table": 2.2, "unanswerable": 0.7, "instruction": 0.5,
+    "exist": 1.0, "colour": 1.0, "shape": 1.0, "count": 2.6, "relation": 1.1, "where": 0.8, "character": 1.3,
+    "sign": 1.5, "chart": 0.9, "choice": 1.6, "option": 0.3, "table": 2.2, "unanswerable": 0.7, "instruction": 0.5,
 }  # fmt: skip
 
 STAGES = (

@@ -1,0 +1,457 @@
+"""Every head against a slow loop of its paper's formula, what it is shown, and losslessness through the one loop."""
+
+import itertools
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mmaccel.attach import attach
+from mmaccel.decoding.speculate import Speculate
+from mmaccel.drafting.base import PADDING, ROOT, Draft, DraftHead, Seen, Target
+from mmaccel.drafting.eagle import Eagle, Grown
+from mmaccel.drafting.layer import Keys, Sizes
+from mmaccel.drafting.lookup import Lookup
+from mmaccel.drafting.medusa import Medusa
+from mmaccel.drafting.trees import Frontier, Pool, Shape, product
+from mmaccel.pruning.fastv import FastV
+from mmaccel.pruning.pyramiddrop import PyramidDrop
+from mmaccel.pruning.uniform import Uniform
+from tests import tiny as tiny_models
+from tests.tiny import RAGGED
+
+WIDTH, VOCABULARY = 16, 29
+SIZES = Sizes(WIDTH, 4, 2, 6, 24)
+
+
+def paths(draft: Draft, row: int) -> dict[tuple[int, ...], int]:
+    """The token path of every real node → how often it is there."""
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(draft.tokens[row].tolist(), draft.parent[row].tolist()):
+        above = found[parent] if parent >= 0 else ()
+        found.append((*above, token) if parent != PADDING else (-1,))
+    real = [path for path in found if -1 not in path]
+    return {path: real.count(path) for path in real}
+
+
+# --- trees -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_fixed_tree_hangs_together():
+    shape = Shape.of([[1], [0], [0, 0], [0, 1], [1, 0], [0, 0, 0]])
+    assert shape.parent == (ROOT, ROOT, 0, 0, 1, 2)
+    assert (shape.depth, shape.rank) == ((1, 1, 2, 2, 2, 3), (0, 1, 0, 1, 0, 0))
+    assert [shape.choices(level) for level in (1, 2, 3)] == [2, 2, 1]
+    assert shape.cut(2).parent == (ROOT, ROOT, 0, 0, 1)
+    assert Shape.widths([3, 2]).parent == (ROOT, ROOT, ROOT, 0, 0)
+    with pytest.raises(ValueError, match=r"tree: got \[\[1, 0\]\] without the node above"):
+        Shape.of([[0], [1, 0]])
+    with pytest.raises(ValueError, match="widths: got"):
+        Shape.widths([2, 0])
+
+
+def test_a_product_takes_each_levels_own_choices():
+    choices = [torch.tensor([[5, 6], [7, 8]]), torch.tensor([[1, 2], [3, 4]])]
+    draft = product(Shape.of([[0], [1], [0, 1], [1, 0]]), choices)
+    assert set(paths(draft, 0)) == {(5,), (6,), (5, 2), (6, 1)}
+    assert set(paths(draft, 1)) == {(7,), (8,), (7, 4), (8, 3)}
+    assert product(Shape.of([[0]]).cut(0), choices).size == 0
+
+
+def slow_tree(table: Tensor, first: Tensor, width: int, levels: int, nodes: int) -> set[tuple[int, ...]]:
+    """table [V, V] log-probabilities of the next token, first [V] of the first: every path by hand."""
+    pool: dict[tuple[int, ...], float] = {}
+    frontier: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    for _ in range(levels):
+        offered = []
+        for path, score in frontier:
+            law = table[path[-1]] if path else first
+            offered += [((*path, int(t)), score + float(law[t])) for t in law.argsort(descending=True)[:width]]
+        pool |= dict(offered)
+        frontier = sorted(offered, key=lambda item: -item[1])[:width]
+    return set(sorted(pool, key=lambda path: -pool[path])[:nodes])
+
+
+@pytest.mark.parametrize(("width", "levels", "nodes"), [(3, 4, 9), (1, 4, 4), (4, 2, 20), (2, 5, 3)])
+def test_a_grown_tree_is_the_best_of_all_paths(width, levels, nodes):
+    torch.manual_seed(width)
+    tables = torch.randn(2, 12, 12).log_softmax(-1)
+    firsts = torch.randn(2, 12).log_softmax(-1)
+    pool = Pool(width)
+    frontier = pool.offer(firsts[:, None])
+    for _ in range(levels - 1):
+        law = torch.stack([tables[row][frontier.tokens[row]] for row in range(2)])
+        frontier = pool.offer(law, frontier)
+    draft = pool.best(nodes)
+    assert (draft.parent < torch.arange(draft.size)).all()
+    for row in range(2):
+        found = paths(draft, row)
+        assert set(found) == slow_tree(tables[row], firsts[row], width, levels, nodes)
+        assert set(found.values()) == {1}
+
+
+def test_a_certain_child_does_not_crowd_out_its_parent():
+    pool = Pool(2)
+    certain = torch.full((1, 1, 4), -50.0)
+    certain[..., 2] = 0.0
+    frontier = pool.offer(certain)
+    for _ in range(3):
+        frontier = pool.offer(certain.expand(1, 2, 4), frontier)
+    draft = pool.best(2)
+    assert set(paths(draft, 0)) == {(2,), (2, 2)}
+
+
+# --- heads -----------------------------------------------------------------------------------------------------------
+
+
+class Plain:
+    """A target of random weights."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(1)
+        self.embed = torch.nn.Embedding(VOCABULARY, WIDTH)
+        self.logits = torch.nn.Linear(WIDTH, VOCABULARY, bias=False)
+
+    def target(self) -> Target:
+        return Target(self.embed, self.logits, WIDTH, 4, VOCABULARY)
+
+
+def columns(rows: list[int], length: int, seed: int = 0) -> Seen:
+    """Right-aligned random columns, `rows` of them valid per row."""
+    torch.manual_seed(seed)
+    valid = torch.arange(length) >= length - torch.tensor(rows)[:, None]
+    ids = torch.randint(0, VOCABULARY, (len(rows), length))
+    visual = torch.rand(len(rows), length) < 0.4
+    position = (valid.long().cumsum(1) * 2 - 1).clamp(min=0)  # with gaps, as after pruning
+    embeds, hidden = (torch.randn(len(rows), length, WIDTH) for _ in range(2))
+    return Seen(ids, position, valid, hidden, (), embeds, visual)
+
+
+def slow_lookup(ids: list[int], ngram: int, tokens: int) -> list[int]:
+    for n in range(min(ngram, len(ids) - 1), 0, -1):
+        for end in range(len(ids) - 1, n - 1, -1):
+            if ids[end - n : end] == ids[-n:]:
+                return ids[end : end + tokens]
+    return []
+
+
+def test_lookup_is_the_last_match_of_the_longest_run():
+    generator = torch.Generator().manual_seed(0)
+    head, matched = Lookup(ngram=3, tokens=4), 0
+    for _ in range(60):
+        state = head.start(Plain().target(), 2)
+        said: list[list[int]] = [[], []]
+        for rows in ([7, 4], [2, 1], [1, 3]):
+            seen = columns(rows, max(rows), int(torch.randint(0, 10**6, (1,), generator=generator)))
+            seen = Seen(seen.ids % 4, seen.position, seen.valid)
+            head.observe(state, seen)
+            for row, count in enumerate(rows):
+                said[row] += seen.ids[row, -count:].tolist()
+            token = torch.randint(0, 4, (2,), generator=generator)
+            draft = head.propose(state, token, torch.zeros(2, 1, dtype=torch.long), 3, None)
+            for row in range(2):
+                wanted = slow_lookup([*said[row], int(token[row])], 3, 3)
+                assert list(paths(draft, row)) == [tuple(wanted[: n + 1]) for n in range(len(wanted))]
+                matched += bool(wanted)
+    assert matched > 100
+
+
+def test_medusa_is_a_product_of_heads_that_share_nothing():
+    plain, head = Plain(), Medusa(WIDTH, VOCABULARY, heads=3, layers=2, widths=(3, 2))
+    for block in head.blocks.modules():
+        if isinstance(block, torch.nn.Linear):
+            torch.nn.init.normal_(block.weight)
+    weights = [id(p) for p in head.parameters()]
+    assert len(set(weights)) == len(weights) == 3 * (2 * 2 + 1)
+    state = head.start(plain.target(), 2)
+    first, later = columns([5, 3], 5), columns([2, 0], 2, seed=4)
+    head.observe(state, first)
+    head.observe(state, later)
+    assert first.hidden is not None
+    assert later.hidden is not None
+    hidden = torch.stack([later.hidden[0, -1], first.hidden[1, -1]])
+    draft = head.propose(state, torch.tensor([1, 2]), torch.zeros(2, 1), 9, None)
+    for row in range(2):
+        best = []
+        for level, width in ((0, 3), (1, 2)):
+            x = hidden[row]
+            for block in head.blocks[level]:
+                x = x + torch.nn.functional.silu(block.linear(x))
+            best.append(head.outputs[level](x).topk(width).indices.tolist())
+        wanted = {(a,) for a in best[0]} | {(best[0][0], b) for b in best[1]}
+        assert set(paths(draft, row)) == wanted
+    assert head.propose(state, torch.tensor([1, 2]), torch.zeros(2, 1), 1, None).size == 3
+    with pytest.raises(ValueError, match="tree: got 4 levels, valid are at most heads = 3"):
+        Medusa(WIDTH, VOCABULARY, heads=3, widths=(1, 1, 1, 1))
+
+
+def slow_feature(head: Eagle, tokens: list[Tensor], hidden: list[Tensor], position: list[int]) -> Tensor:
+    """[D] the last feature of a whole sequence of pairs (embedding of the token after, hidden state), no cache."""
+    x = head.fc(torch.cat([torch.stack(tokens), torch.stack(hidden)], -1))[None]  # [1, n, D]
+    q, k, v = head.layers[0].self_attn.heads(x, torch.tensor(position)[None])
+    n = x.shape[1]
+    mixed = head.layers[0].self_attn(q, k, v, torch.ones(1, n, n, dtype=torch.bool).tril())
+    return head.layers[0].rest(x, mixed)[0, -1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("image_input", ["placeholder", "merged", "hidden"])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_eagle_with_its_cache_is_the_whole_sequence_run_anew(image_input, beam):
+    """Three rounds with ragged commits; at each, the tree is grown by hand, every node from the whole sequence."""
+    plain, levels, nodes = Plain(), 3, 7
+    torch.manual_seed(2)
+    head = Eagle(SIZES, levels=levels, beam=beam, nodes=nodes, image_input=image_input).eval()
+    state = head.start(plain.target(), 2)
+    token = torch.zeros(2, dtype=torch.long)
+    known: list[dict[str, list]] = [{"embed": [], "hidden": [], "position": []} for _ in range(2)]
+    for turn, rows in enumerate(([6, 4], [1, 3], [2, 1])):
+        seen = columns(rows, max(rows), seed=turn + 7)
+        assert seen.valid is not None
+        assert seen.hidden is not None
+        assert seen.embeds is not None
+        base = torch.tensor([[max(k["position"], default=-1) + 1] for k in known])
+        seen = Seen(seen.ids, seen.position + base, seen.valid, seen.hidden, (), seen.embeds, seen.visual)
+        assert seen.visual is not None
+        assert seen.embeds is not None
+        for row, count in enumerate(rows if turn else ()):  # a step commits the token it was asked below first
+            first = max(rows) - count
+            seen.ids[row, first], seen.visual[row, first] = token[row], False
+            seen.embeds[row, first] = plain.embed(token[row])
+        head.observe(state, seen)
+        token = torch.tensor([3 + turn, 5 + turn])
+        for row, count in enumerate(rows):
+            for at in range(max(rows) - count, max(rows)):
+                embed = plain.embed(seen.ids[row, at])
+                if image_input == "merged":
+                    embed = seen.embeds[row, at]
+                if image_input == "hidden" and seen.visual[row, at]:
+                    embed = torch.zeros(WIDTH)
+                known[row]["embed"].append(embed)
+                known[row]["hidden"].append(seen.hidden[row, at])
+                known[row]["position"].append(int(seen.position[row, at]))
+        position = torch.tensor([[known[row]["position"][-1] + 1] for row in range(2)])
+        draft = head.propose(state, token, position, 9, None)
+        for row in range(2):
+            tokens = [*known[row]["embed"][1:], plain.embed(token[row])]
+            at = known[row]["position"]
+
+            def law(path: tuple[int, ...], tokens=tokens, at=at, row=row) -> tuple[Tensor, Tensor]:
+                hidden = list(known[row]["hidden"])
+                more, where = list(tokens), list(at)
+                for depth in range(len(path) + 1):
+                    feature = slow_feature(head, more, hidden, where)
+                    if depth < len(path):
+                        more.append(plain.embed(torch.tensor(path[depth])))
+                        hidden.append(feature)
+                        where.append(at[-1] + 1 + depth)
+                return plain.logits(feature).log_softmax(-1), feature
+
+            pool: dict[tuple[int, ...], float] = {}
+            frontier: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+            for _ in range(levels):
+                offered = []
+                for path, score in frontier:
+                    values, best = law(path)[0].topk(beam)
+                    offered += [((*path, int(t)), score + float(v)) for v, t in zip(values, best)]
+                pool |= dict(offered)
+                frontier = sorted(offered, key=lambda item: -item[1])[:beam]
+            wanted = set(sorted(pool, key=lambda path: -pool[path])[:nodes])
+            assert set(paths(draft, row)) == wanted, (turn, row)
+
+
+def test_what_an_eagle_cannot_be():
+    for words, wrong in (("levels: got 0", {"levels": 0}), ("image_input: got 'x'", {"image_input": "x"})):
+        with pytest.raises(ValueError, match=words):
+            Eagle(SIZES, **wrong)
+    with pytest.raises(ValueError, match="heads: got 3 over 2 key/value heads"):
+        Sizes(WIDTH, 3, 2, 6, 24)
+    with pytest.raises(ValueError, match="eagle: got a head of width 16, the target's is 8"):
+        Eagle(SIZES).start(Target(torch.nn.Embedding(3, 8), torch.nn.Linear(8, 3), 8, 2, 3), 1)
+
+
+def test_states_fork_and_select():
+    plain, head = Plain(), Eagle(SIZES, levels=2, beam=2, nodes=4)
+    state = head.start(plain.target(), 2)
+    head.observe(state, columns([4, 2], 4))
+    other = state.fork().select(torch.tensor([1]))
+    token, position = torch.tensor([1, 2]), torch.tensor([[9], [9]])
+    with torch.no_grad():
+        both, alone = (
+            head.propose(state, token, position, 5, None),
+            head.propose(other, token[1:], position[1:], 5, None),
+        )
+    assert paths(both, 1) == paths(alone, 0)
+    assert isinstance(state.keys, Keys)
+    assert state.keys.keys.shape[2] == 4
+    assert Grown.none(state.keys).keys.shape[2] == 0
+    assert Frontier(token, token, token).pool is token
+
+
+# --- through the loop ------------------------------------------------------------------------------------------------
+
+
+@cache
+def model_of(family: str) -> Any:
+    return tiny_models.tiny(family, "sdpa")
+
+
+def heads_for(model: Any) -> dict[str, DraftHead]:
+    text = model.config.get_text_config()
+    width, vocabulary = text.hidden_size, text.vocab_size
+    torch.manual_seed(5)
+    sizes = Sizes(width, 4, 2, 8, 32)
+    return {
+        "lookup": Lookup(2, 5),
+        "medusa": Medusa(width, vocabulary, heads=3, widths=(3, 2, 1)),
+        "medusa_shared": Medusa(width, vocabulary, heads=2, widths=(2, 2), own_head=False),
+        "eagle": Eagle(sizes, levels=3, beam=3, nodes=7),
+        "eagle_chain": Eagle(sizes, levels=3, beam=1, image_input="hidden"),
+    }
+
+
+PRUNERS = {
+    "none": None, "fastv": FastV(layer=1, ratio=0.5), "first": Uniform(layer=0, ratio=0.6),
+    "stages": PyramidDrop(layers=(1, 2), ratio=0.5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [None, RAGGED], ids=["one", "ragged"])
+@pytest.mark.parametrize("pruner", PRUNERS)
+@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
+def test_every_head_over_every_pruner_says_what_plain_decoding_says(family, pruner, rows):
+    model, inputs = model_of(family), tiny_models.inputs(family, rows)
+    with nullcontext() if PRUNERS[pruner] is None else attach(model, PRUNERS[pruner]):
+        plain = model.generate(**inputs, custom_generate=Speculate(), max_new_tokens=14, do_sample=False)
+        for name, head in heads_for(model).items():
+            speculate = Speculate(head)
+            said = model.generate(**inputs, custom_generate=speculate, max_new_tokens=14, do_sample=False)
+            assert torch.equal(said, plain), name
+            assert speculate.stats.nodes > 0 or name == "lookup"
+
+
+class Witness(Eagle):
+    """Keeps what it is shown."""
+
+    taps = (0, 2, 3)
+
+    def observe(self, state: Any, seen: Seen) -> None:
+        self.__dict__.setdefault("shown", []).append(seen)
+        super().observe(state, seen)
+
+
+@pytest.mark.parametrize("rows", [None, RAGGED], ids=["one", "ragged"])
+@pytest.mark.parametrize("pruner", PRUNERS)
+@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
+def test_a_head_is_shown_the_columns_that_reached_the_end(family, pruner, rows):
+    """Against one forward of the library's over everything said, where pruning removes nothing it is all of it; with a
+    pruner the shown columns are the last layer's, and what is shown of text before the station is the library's."""
+    model, inputs = model_of(family), tiny_models.inputs(family, rows)
+    text = model.config.get_text_config()
+    torch.manual_seed(6)
+    head = Witness(Sizes(text.hidden_size, 4, 2, 8, 32), levels=2, beam=2, nodes=4)
+    image = model.config.image_token_id
+    with nullcontext() if PRUNERS[pruner] is None else attach(model, PRUNERS[pruner]) as attachment:
+        said = model.generate(**inputs, custom_generate=Speculate(head), max_new_tokens=8, do_sample=False)
+        if PRUNERS[pruner] is not None:
+            kept = attachment.events[0].stops[-1].column
+    whole = head.__dict__["shown"][0]
+    for seen in head.__dict__["shown"][1:]:
+        whole = whole.then(seen)
+    assert whole.valid is not None
+    for row in range(len(said)):
+        valid = whole.valid[row]
+        ids = whole.ids[row][valid].tolist()
+        prompt = inputs["input_ids"][row][inputs["attention_mask"][row].bool()].tolist()
+        answer = said[row, inputs["input_ids"].shape[1] :].tolist()
+        left = sum(token == image for token in ids)
+        assert [token for token in ids if token != image] == [t for t in (*prompt, *answer) if t != image][
+            : len(ids) - left
+        ]
+        assert whole.visual[row][valid].tolist() == [token == image for token in ids]
+        if PRUNERS[pruner] is None:
+            assert left == prompt.count(image)
+        else:
+            columns_left = kept[row][kept[row] >= 0]
+            assert left == int((inputs["input_ids"][row][columns_left] == image).sum())
+            assert left < prompt.count(image) or not left
+    if PRUNERS[pruner] is None and rows is None:
+        again = {**inputs, "input_ids": said[:, :-1], "attention_mask": torch.ones_like(said[:, :-1])}
+        again = {name: value for name, value in again.items() if name != "mm_token_type_ids"}
+        if "mm_token_type_ids" in inputs:
+            again["mm_token_type_ids"] = (again["input_ids"] == image).int()
+        states = model(**again, output_hidden_states=True).hidden_states
+        for tap, shown in zip(head.taps, whole.taps):
+            assert torch.allclose(shown[0][whole.valid[0]], states[tap][0][: int(whole.valid.sum())], atol=1e-4)
+        assert torch.allclose(whole.hidden[0][whole.valid[0]], states[-1][0][: int(whole.valid.sum())], atol=1e-4)
+        assert torch.allclose(whole.embeds[0][whole.valid[0]], states[0][0][: int(whole.valid.sum())], atol=1e-4)
+    positions = whole.position if whole.position.ndim == 2 else whole.position[0]
+    for row, valid in itertools.product(range(len(said)), (whole.valid,)):
+        assert (positions[row][valid[row]].diff() >= 0).all()
+
+
+def test_a_head_that_watches_refuses_a_chunked_prompt():
+    model, inputs = model_of("llava"), tiny_models.inputs("llava")
+    head = heads_for(model)["eagle"]
+    with pytest.raises(ValueError, match="prefill_chunk_size: valid is None with a head"):
+        model.generate(**inputs, custom_generate=Speculate(head), max_new_tokens=4, prefill_chunk_size=8)
+
+
+# --- losses ----------------------------------------------------------------------------------------------------------
+
+
+def test_medusas_loss_is_a_slow_loop():
+    plain, head = Plain(), Medusa(WIDTH, VOCABULARY, heads=3)
+    seen, answer = columns([9, 9], 9), torch.rand(2, 9) < 0.5
+    assert seen.hidden is not None
+    found = head.loss(seen, answer, plain.target(), decay=0.5)
+    total = torch.zeros(())
+    for level in range(3):
+        each = [
+            torch.nn.functional.cross_entropy(head.guess(seen.hidden[row, at], level), seen.ids[row, at + level + 2])
+            for row in range(2)
+            for at in range(9 - level - 2)
+            if answer[row, at + level + 2]
+        ]
+        assert found.sums[f"loss_{level}"][1] == len(each)
+        total = total + 0.5**level * torch.stack(each).mean()
+    assert torch.allclose(found.total, total)
+
+
+def test_eagles_loss_is_drafting_itself():
+    """Step i at place t is what a chain of depth i below t would feel: true pairs up to t, then its own features."""
+    plain = Plain()
+    torch.manual_seed(3)
+    head = Eagle(SIZES, levels=3, beam=1)
+    seen, answer = columns([8, 6], 8), torch.rand(2, 8) < 0.6
+    assert seen.hidden is not None
+    assert seen.embeds is not None
+    assert seen.valid is not None
+    found = head.loss(seen, answer, plain.target(), steps=3, decay=0.5)
+    total = torch.zeros(())
+    for step in range(3):
+        each = []
+        for row, first in ((0, 0), (1, 2)):
+            for t in range(first, 8 - step - 2):
+                if not answer[row, t + step + 2]:
+                    continue
+                tokens = [seen.embeds[row, at + 1] for at in range(first, t + 1)]
+                hidden = [seen.hidden[row, at] for at in range(first, t + 1)]
+                where = [int(seen.position[row, at]) for at in range(first, t + 1)]
+                feature = slow_feature(head, tokens, hidden, where)
+                for deeper in range(1, step + 1):
+                    tokens.append(seen.embeds[row, t + 1 + deeper])
+                    hidden.append(feature)
+                    where.append(int(seen.position[row, t]) + deeper)
+                    feature = slow_feature(head, tokens, hidden, where)
+                true = seen.hidden[row, t + step + 1]
+                soft = -(plain.logits(true).softmax(-1) * plain.logits(feature).log_softmax(-1)).sum()
+                each.append(soft + torch.nn.functional.smooth_l1_loss(feature, true))
+        assert found.sums[f"loss_{step}"][1] == len(each) > 0
+        total = total + 0.5**step * torch.stack(each).mean()
+    assert torch.allclose(found.total, total, atol=1e-5)
+    found.total.backward()
+    assert all(p.grad is not None for p in head.parameters())
