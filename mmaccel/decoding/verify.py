@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mmaccel.cache import CACHE_NAMES, adopt, cache_in, commit, logical_length
-from mmaccel.decoding.watch import Watch
+from mmaccel.decoding.watch import Watch, image_token
 from mmaccel.drafting.base import Draft, DraftHead, Seen
 
 OWN = {"position_ids", "attention_mask", "logits_to_keep", "inputs_embeds", *CACHE_NAMES}  # set anew in every step
@@ -101,20 +101,11 @@ class Verifier:
         valid = None if self.mask is None else self.mask[:, self.mask.shape[1] - ids.shape[1] :].bool()
         if self.watch is None:
             return Seen(ids, position, valid)
-        length = logical_length(self.cache)
         if self.watch.embeds is None or self.watch.embeds.shape[1] < ids.shape[1]:
             raise ValueError(
                 "prefill_chunk_size: valid is None with a head that reads hidden states of the whole prompt"
             )
-        column, (embeds, hidden, *taps) = self.watch.settled(self.cache, length)
-        at = (column - (length - ids.shape[1])).clamp(min=0)  # [B, P]
-        known = column >= 0 if valid is None else (column >= 0) & valid.gather(1, at)
-        position = position.expand(*position.shape[:-2], self.rows, -1)
-        position = position.gather(-1, at.expand(*position.shape[:-2], -1, -1))
-        shown = ids.gather(1, at)
-        image = getattr(self.model.config, "image_token_id", getattr(self.model.config, "image_token_index", None))
-        visual = shown == image if image is not None else torch.zeros_like(shown, dtype=torch.bool)
-        return Seen(shown, position, known, hidden, tuple(taps), embeds, visual)
+        return self.watch.prompt(self.cache, ids, position, valid, image_token(self.model.config))[0]
 
     def _seen_step(self, ids: Tensor, position: Tensor, valid: Tensor | None, order: Tensor | None) -> Seen:
         """order: [B, m] which places of the step's block these are, None = all of it."""

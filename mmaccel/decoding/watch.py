@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmaccel.cache import columns
+from mmaccel.cache import columns, logical_length
+from mmaccel.drafting.base import Seen
 
 
 class Watch:
@@ -26,6 +27,7 @@ class Watch:
         self.wanted = tuple(taps)
         self.hidden: Tensor | None = None
         self.embeds: Tensor | None = None
+        self.position: Tensor | None = None
         self.taps: dict[int, Tensor] = {}
         self._stack = ExitStack()
 
@@ -47,6 +49,7 @@ class Watch:
 
     def _before(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         embeds = kwargs.get("inputs_embeds")
+        self.position = kwargs.get("position_ids")
         self.embeds = embeds if embeds is not None else module.get_input_embeddings()(kwargs["input_ids"])  # type: ignore[operator]
 
     def _after(self, module: nn.Module, args: tuple, output: Any) -> None:
@@ -57,6 +60,23 @@ class Watch:
             self.taps[tap] = args[0] if args else kwargs["hidden_states"]
 
         return read
+
+    def prompt(
+        self, cache: Any, ids: Tensor, position: Tensor, mask: Tensor | None, image: int | None
+    ) -> tuple[Seen, Tensor]:
+        """(the columns of a prompt that reached the end, [B, P] their places in it).
+
+        ids, mask: [B, N] of the prompt.  position: [B or 1, N] or [axes, B or 1, N].  image: the placeholder's id.
+        """
+        length, rows = logical_length(cache), len(ids)
+        column, (embeds, hidden, *taps) = self.settled(cache, length)
+        at = (column - (length - ids.shape[1])).clamp(min=0)  # [B, P]
+        valid = column >= 0 if mask is None else (column >= 0) & mask.bool().gather(1, at)
+        position = position.expand(*position.shape[:-2], rows, -1)
+        position = position.gather(-1, at.expand(*position.shape[:-2], -1, -1))
+        shown = ids.gather(1, at)
+        visual = shown == image if image is not None else torch.zeros_like(shown, dtype=torch.bool)
+        return Seen(shown, position, valid, hidden, tuple(taps), embeds, visual), at
 
     def settled(self, cache: Any, length: int) -> tuple[Tensor, list[Tensor]]:
         """(columns [B, P] that reached the end, −1 = filler; [embeds, hidden, *taps] of those), after a prompt of
@@ -81,3 +101,8 @@ def gathered(states: Tensor, have: Tensor, want: Tensor) -> Tensor:
         return states
     at = torch.searchsorted(have.contiguous(), want.contiguous()).clamp(max=have.shape[1] - 1)  # [B, P]
     return states.gather(1, at[..., None].expand(-1, -1, states.shape[2]))
+
+
+def image_token(config: Any) -> int | None:
+    """The id that stands at a picture's columns."""
+    return getattr(config, "image_token_id", getattr(config, "image_token_index", None))

@@ -192,6 +192,14 @@ class DraftHead(nn.Module, ABC):
         position: [B, 1] or [axes, B, 1] of that token.
         """
 
+    def loss(self, seen: Seen, answer: Tensor, target: Target, **dials: Any) -> Loss:
+        """What training lowers. answer: [B, m] bool, columns whose tokens the target says."""
+        raise ValueError(f"{type(self).__name__} has no weights to train")
+
+    def forward(self, *args: Any, **kwargs: Any) -> Loss:
+        """The loss, so that what wraps a module for several processes sees the call."""
+        return self.loss(*args, **kwargs)
+
 
 class EmptyState(DraftState):
     def __init__(self, nothing: Draft) -> None:

@@ -151,8 +151,14 @@ class Eagle(DraftHead):
         seen = torch.cat([state.keys.valid[:, None].expand(-1, x.shape[1], -1), tree.sees], 2)
         return self.run(x, q, keys, seen), tree
 
-    def loss(
-        self, seen: Seen, answer: Tensor, target: Target, steps: int = 1, noise: float = 0.0, decay: float = 0.8
+    def loss(  # type: ignore[override]
+        self,
+        seen: Seen,
+        answer: Tensor,
+        target: Target,
+        steps: int = 1,
+        noise: float = 0.0,
+        decay: float = 0.8,
     ) -> Loss:
         """Soft cross entropy with the target's law and distance to its hidden states, over `steps` of own guesses.
 

@@ -94,7 +94,7 @@ class Medusa(DraftHead):
             shape, [self.guess(state.hidden, d).topk(shape.choices(d + 1)).indices for d in levels] or [token[:, None]]
         )
 
-    def loss(self, seen: Seen, answer: Tensor, target: Target, decay: float = 0.8) -> Loss:
+    def loss(self, seen: Seen, answer: Tensor, target: Target, decay: float = 0.8) -> Loss:  # type: ignore[override]
         """Cross entropy of every head with the answer's own tokens, head i weighted decay^i."""
         self.__dict__["logits"] = target.logits
         assert seen.hidden is not None

@@ -48,6 +48,12 @@ class Shape:
         size = sum(depth <= limit for depth in self.depth)
         return Shape(self.parent[:size], self.depth[:size], self.rank[:size])
 
+    def paths(self) -> list[Path]:
+        found: list[Path] = []
+        for parent, rank in zip(self.parent, self.rank):
+            found.append((*(found[parent] if parent >= 0 else ()), rank))
+        return found
+
     @property
     def levels(self) -> int:
         return max(self.depth, default=0)

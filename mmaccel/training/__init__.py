@@ -1,0 +1,1 @@
+"""Training draft heads: conversations, what the target feels about them, the loop, checkpoints."""

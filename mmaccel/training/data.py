@@ -1,0 +1,220 @@
+"""Image conversations to train on: LLaVA JSON or JSONL with a folder of pictures, or the generated scenes.
+
+Every record is checked when the file is read: what is wrong is reported with its file and line, left out and counted,
+and past a limit the file is refused. Pictures are opened when they are asked for. Does not know models or heads.
+"""
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from PIL import Image
+
+from mmaccel.benchmarks.scene_draw import draw
+from mmaccel.benchmarks.scene_graph import Level, make_scene
+from mmaccel.benchmarks.scene_questions import ASK, NEED
+from mmaccel.benchmarks.scenes import KINDS
+
+MARK = "<image>"
+ROLES = {"human": "user", "gpt": "assistant", "system": "system", "user": "user", "assistant": "assistant"}
+SHOWN = 5  # problems printed in full
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """id: names it in errors and checkpoints.  messages: as VLM.inputs takes them, the last one the assistant's."""
+
+    id: str
+    messages: list[Message]
+
+
+class Source(Protocol):
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Conversation:
+        """Raises ValueError or OSError for a picture that cannot be read."""
+        ...
+
+
+@dataclass(frozen=True)
+class Problem:
+    where: str  # file:line
+    said: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.said}"
+
+
+@dataclass
+class Llava:
+    """path: a .json list or .jsonl of {"id", "image": name or names, "conversations": [{"from", "value"}]}.
+    images: the folder the names are under.  most_bad: how many bad records are left out before the file is refused.
+    limit: the first so many good records; null = all."""
+
+    path: str
+    images: str | None = None
+    most_bad: int = 100
+    limit: int | None = None
+    problems: list[Problem] = field(default_factory=list, init=False)
+    records: list[tuple[str, list[Message], list[Path]]] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        file = Path(self.path)
+        if not file.is_file():
+            raise FileNotFoundError(f"data.path: {file} is no file")
+        folder = Path(self.images) if self.images else file.parent
+        for where, record in read(file, self.problems):
+            try:
+                self.records.append(parsed(where, record, folder))
+            except ValueError as error:
+                self.problems.append(Problem(where, str(error)))
+            if len(self.problems) > self.most_bad:
+                shown = "\n  ".join(map(str, self.problems[:SHOWN]))
+                said = f"{file}: more than data.most_bad = {self.most_bad} bad records, the first are:\n  {shown}"
+                raise ValueError(said)
+            if self.limit is not None and len(self.records) >= self.limit:
+                break
+        if not self.records:
+            shown = "\n  ".join(map(str, self.problems[:SHOWN]))
+            raise ValueError(f"{file}: holds no good conversation{': ' + shown if shown else ''}")
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> Conversation:
+        name, messages, pictures = self.records[index]
+        return Conversation(name, [filled(message, pictures) for message in messages])
+
+
+def read(file: Path, problems: list[Problem]) -> Iterator[tuple[str, Any]]:
+    """(file:line, record); a line of a .jsonl that is no JSON is a problem, a broken .json an error."""
+    if file.suffix != ".jsonl":
+        try:
+            records = json.loads(file.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{file}:{error.lineno}: is no JSON ({error.msg})") from None
+        if not isinstance(records, list):
+            raise ValueError(f"{file}: got a {type(records).__name__}, valid is a list of records")
+        yield from ((f"{file}:record {at}", record) for at, record in enumerate(records, 1))
+        return
+    with file.open(encoding="utf-8") as lines:
+        for at, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                yield f"{file}:{at}", json.loads(line)
+            except json.JSONDecodeError as error:
+                problems.append(Problem(f"{file}:{at}", f"is no JSON ({error.msg})"))
+
+
+def parsed(where: str, record: Any, folder: Path) -> tuple[str, list[Message], list[Path]]:
+    """(id, messages with the pictures' indices in them, the pictures' files); raises ValueError with the reason."""
+    if not isinstance(record, Mapping) or not isinstance(record.get("conversations"), list):
+        raise ValueError("has no list `conversations`")
+    names = record.get("image") or []
+    names = [names] if isinstance(names, str) else list(names)
+    pictures = [inside(folder, name) for name in names]
+    messages: list[Message] = []
+    used = 0
+    for at, turn in enumerate(record["conversations"]):
+        role, value = turned(at, turn)
+        if role == "assistant" or MARK not in value:
+            messages.append({"role": role, "content": value})
+            continue
+        parts, used = split(value, used)
+        messages.append({"role": role, "content": parts})
+    check_order([message["role"] for message in messages])
+    if used != len(pictures):
+        raise ValueError(f"has {len(pictures)} pictures and {used} {MARK} marks in the user's turns")
+    return str(record.get("id", where)), messages, pictures
+
+
+def inside(folder: Path, name: Any) -> Path:
+    if not isinstance(name, str):
+        raise ValueError(f"image: got {name!r}, valid is a file name")
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"image: {name} is outside {folder}")
+    if not path.is_file():
+        raise ValueError(f"image: {name} is not in {folder}")
+    return path
+
+
+def turned(at: int, turn: Any) -> tuple[str, str]:
+    if not isinstance(turn, Mapping):
+        raise ValueError(f"turn {at} is no object")
+    role, value = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
+    if role not in ROLES:
+        raise ValueError(f"turn {at}: from {role!r}, valid are human and gpt")
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"turn {at}: is empty")
+    return ROLES[role], value
+
+
+def split(value: str, used: int) -> tuple[list[dict[str, Any]], int]:
+    """The parts of a user's turn, with the number of the picture at every mark, and how many are used by then."""
+    parts: list[dict[str, Any]] = []
+    for at, text in enumerate(value.split(MARK)):
+        if at:
+            parts.append({"type": "image", "image": used})
+            used += 1
+        if text.strip():
+            parts.append({"type": "text", "text": text.strip("\n")})
+    return parts, used
+
+
+def check_order(roles: Sequence[str]) -> None:
+    rest = roles[1:] if roles[:1] == ["system"] else roles
+    wanted = ["user", "assistant"] * (len(rest) // 2)
+    if not rest or list(rest) != wanted:
+        raise ValueError(f"roles are out of order: {', '.join(roles) or 'none'}; valid is user, assistant, user, …")
+
+
+def filled(message: Message, pictures: Sequence[Path]) -> Message:
+    """The message with its pictures opened."""
+    if isinstance(message["content"], str):
+        return message
+    parts = []
+    for part in message["content"]:
+        if part["type"] == "image":
+            with Image.open(pictures[part["image"]]) as picture:
+                part = {"type": "image", "image": picture.convert("RGB")}
+        parts.append(part)
+    return {"role": message["role"], "content": parts}
+
+
+@dataclass(frozen=True)
+class SceneChats:
+    """Generated pictures with one question and its right answer each, from the seed space "train"; `kinds` cycle.
+
+    They are other pictures than the benchmark's; what the target would say of them is another matter (regenerate)."""
+
+    n: int = 2000
+    seed: int = 0
+    kinds: Sequence[str] = ("caption",)
+
+    def __post_init__(self) -> None:
+        unknown = [kind for kind in self.kinds if kind not in KINDS]
+        if unknown or not self.kinds:
+            raise ValueError(f"data.kinds: got {unknown or 'an empty list'}, valid are {', '.join(KINDS)}")
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> Conversation:
+        kind = self.kinds[index % len(self.kinds)]
+        rng = random.Random(f"train/chats/{self.seed}/{index}")
+        question = None
+        while question is None:
+            scene = make_scene(rng, Level(table=0.0, note=0.0), NEED.get(kind, ""))
+            question = ASK[kind](rng, scene)
+        parts = [{"type": "image", "image": draw(scene)}, {"type": "text", "text": question.text}]
+        messages: list[Message] = [
+            {"role": "user", "content": parts},
+            {"role": "assistant", "content": question.answer},
+        ]
+        return Conversation(f"scene-{self.seed}-{index}", messages)

@@ -1,0 +1,151 @@
+"""Heads on the disk: config.json and model.safetensors in the layouts the public code reads, and back.
+
+EAGLE-1/2: an ordinary Llama config of one layer plus `bias`; weights `fc.*` and `layers.0.*` without a prefix and
+without the first norm. Medusa v0.1: `{head}.{block}.linear.*` and `{head}.{layers}.weight`. What only we know stands
+under the config's key `mmaccel`. Knows names and shapes. Does not know models.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from mmaccel.drafting.base import DraftHead
+from mmaccel.drafting.eagle import Eagle
+from mmaccel.drafting.layer import Sizes
+from mmaccel.drafting.medusa import Medusa
+
+OURS = "mmaccel"
+EAGLE_DIALS = ("levels", "beam", "nodes", "image_input")
+
+
+def save_head(head: DraftHead, folder: str | Path, more: Mapping[str, Any] | None = None) -> Path:
+    """`more`: what else the config says under `mmaccel`, e.g. the target and the data."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(head, Eagle):
+        config, tensors = eagle_config(head), dict(head.state_dict())
+    elif isinstance(head, Medusa):
+        config, tensors = medusa_config(head), medusa_tensors(head)
+    else:
+        raise ValueError(f"head: got {type(head).__name__}, valid are Eagle and Medusa (the others have no weights)")
+    config[OURS] |= dict(more or {})
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, folder / "model.safetensors")
+    return folder
+
+
+def load_head(folder: str | Path, **dials: Any) -> DraftHead:
+    """`dials`: fields of the head that are not weights (levels, beam, widths, …), in place of the stored ones."""
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"draft.path: {folder} has no config.json")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    tensors = weights(folder)
+    if "medusa_num_heads" in config:
+        return medusa(config, tensors, dials)
+    if "fc.weight" in tensors:
+        return eagle(config, tensors, dials)
+    raise ValueError(
+        f"{folder}: neither EAGLE (fc.weight) nor Medusa (medusa_num_heads); it holds {sorted(tensors)[:8]}"
+    )
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    for name in ("model.safetensors", "medusa_lm_head.safetensors"):
+        if (folder / name).is_file():
+            return load_file(folder / name)
+    for name in ("pytorch_model.bin", "medusa_lm_head.pt"):
+        if (folder / name).is_file():
+            return torch.load(folder / name, map_location="cpu", weights_only=True)
+    raise FileNotFoundError(f"{folder}: no weights; valid are model.safetensors, pytorch_model.bin, medusa_lm_head.*")
+
+
+def eagle_config(head: Eagle) -> dict[str, Any]:
+    s = head.sizes
+    return {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 1, "hidden_size": s.width,
+        "intermediate_size": s.ffn, "num_attention_heads": s.heads, "num_key_value_heads": s.kv_heads,
+        "head_dim": s.head_dim, "rope_theta": s.rope_theta, "rms_norm_eps": s.eps, "qkv_bias": s.qkv_bias,
+        "bias": head.fc.bias is not None, "hidden_act": "silu",
+        OURS: {"head": "eagle"} | {name: getattr(head, name) for name in EAGLE_DIALS},
+    }  # fmt: skip
+
+
+def eagle(config: Mapping[str, Any], tensors: dict[str, Tensor], dials: Mapping[str, Any]) -> Eagle:
+    heads = config["num_attention_heads"]
+    sizes = Sizes(
+        config["hidden_size"], heads, config.get("num_key_value_heads") or heads,
+        config.get("head_dim") or config["hidden_size"] // heads, config["intermediate_size"],
+        float(config.get("rope_theta") or 10000.0), config.get("rms_norm_eps", 1e-6), bool(config.get("qkv_bias")),
+    )  # fmt: skip
+    stored = config.get(OURS, {})
+    fields = {name: stored[name] for name in EAGLE_DIALS if name in stored} | dict(dials)
+    head = Eagle(sizes, fc_bias="fc.bias" in tensors, **fields)  # the file decides: published configs leave `bias` out
+    tensors.pop("embed_tokens.weight", None)  # the target's own, which the head is lent
+    return filled(head, tensors)  # type: ignore[return-value]
+
+
+def medusa_config(head: Medusa) -> dict[str, Any]:
+    return {
+        "medusa_num_heads": len(head.blocks), "medusa_num_layers": len(head.blocks[0]),  # type: ignore[arg-type]
+        "hidden_size": head.width, OURS: {"head": "medusa", "tree": [list(path) for path in head.tree.paths()]},
+    }  # fmt: skip
+
+
+def medusa_tensors(head: Medusa) -> dict[str, Tensor]:
+    out: dict[str, Tensor] = {}
+    for name, x in head.state_dict().items():
+        part, at, rest = name.split(".", 2)
+        layers = len(head.blocks[int(at)])  # type: ignore[arg-type]
+        out[f"{at}.{rest}" if part == "blocks" else f"{at}.{layers}.{rest}"] = x
+    return out
+
+
+def medusa(config: Mapping[str, Any], tensors: dict[str, Tensor], dials: Mapping[str, Any]) -> Medusa:
+    """The file says how many heads there are: published configs are known to say another number."""
+    tensors = {name.removeprefix("medusa_head."): x for name, x in tensors.items()}
+    heads = 1 + max(int(name.split(".")[0]) for name in tensors)
+    layers = sum(name.startswith("0.") and name.endswith("linear.weight") for name in tensors)
+    own = f"0.{layers}.weight" in tensors
+    width = tensors["0.0.linear.weight"].shape[0]
+    vocabulary = tensors[f"0.{layers}.weight"].shape[0] if own else 1
+    fields = {"tree": config.get(OURS, {}).get("tree")} | dict(dials)
+    if "widths" in dials:
+        fields["tree"] = None
+    head = Medusa(width, vocabulary, heads, layers, own, **fields)
+    named = {}
+    for name, x in tensors.items():
+        at, rest = name.split(".", 1)
+        own_part = own and rest == f"{layers}.weight"
+        named[f"outputs.{at}.weight" if own_part else f"blocks.{at}.{rest}"] = x
+    return filled(head, named)  # type: ignore[return-value]
+
+
+def filled(head: DraftHead, tensors: Mapping[str, Tensor]) -> DraftHead:
+    """Every weight there and none too many, or an error that lists the names."""
+    wanted = head.state_dict()
+    missing, left = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
+    shapes = [f"{k}: {tuple(tensors[k].shape)} for {tuple(wanted[k].shape)}" for k in wanted.keys() & tensors.keys()
+              if tensors[k].shape != wanted[k].shape]  # fmt: skip
+    if missing or left or shapes:
+        raise ValueError(f"{type(head).__name__}: missing {missing}, unknown {left}, of another shape {sorted(shapes)}")
+    head.load_state_dict(dict(tensors))
+    return head
+
+
+def sizes_of(config: Any) -> Sizes:
+    """A layer like the target's own."""
+    text = config.get_text_config()
+    heads = text.num_attention_heads
+    rope = getattr(text, "rope_parameters", None) or {}
+    theta = rope.get("rope_theta") or getattr(text, "rope_theta", None) or 10000.0
+    return Sizes(
+        text.hidden_size, heads, getattr(text, "num_key_value_heads", None) or heads,
+        getattr(text, "head_dim", None) or text.hidden_size // heads, text.intermediate_size, float(theta),
+        getattr(text, "rms_norm_eps", 1e-6),
+    )  # fmt: skip

@@ -1,0 +1,213 @@
+"""The loop that trains a draft head against a frozen target: features on the fly, accelerate, kill and go on.
+
+Metrics are (sum, count) pairs. A checkpoint holds head, optimiser, schedule, data cursor and random states; a run that
+was killed and goes on is the run that was not. Does not know Hydra or run folders' other files.
+"""
+
+import math
+import os
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from mmaccel.attach import attach
+from mmaccel.decoding.speculate import Speculate
+from mmaccel.drafting.base import DraftHead, Loss, Target
+from mmaccel.training.data import Conversation, Source
+from mmaccel.training.features import felt
+from mmaccel.training.formats import save_head
+
+CHECKPOINT = "trainer.pt"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """steps: optimiser steps.  batch: conversations of one forward of one process.  accumulate: forwards of one step.
+    rate: of AdamW, after `warmup` steps, falling to 0 by a cosine.  loss: arguments of the head's own loss.  longest:
+    columns of a conversation, null = all.  seed: of the order of the data and the noise."""
+
+    steps: int = 1000
+    batch: int = 8
+    accumulate: int = 1
+    rate: float = 1e-3
+    warmup: int = 50
+    decay: float = 0.0
+    clip: float = 1.0
+    loss: Mapping[str, Any] = field(default_factory=dict)
+    longest: int | None = None
+    seed: int = 0
+    save_every: int = 200
+    say_every: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "accumulate", "save_every", "say_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: got {getattr(self, name)}, valid are whole numbers from 1 on")
+
+    def share(self, step: int) -> float:
+        """Of the rate, at optimiser step `step`."""
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))))
+
+
+class Sums:
+    """name → (sum, count), divided when they are read."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, tuple[float, float]] = {}
+
+    def add(self, found: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+        for name, (total, count) in found.items():
+            before = self.held.get(name, (0.0, 0.0))
+            self.held[name] = (before[0] + float(total), before[1] + float(count))
+
+    def means(self) -> dict[str, float]:
+        return {name: total / count for name, (total, count) in self.held.items() if count}
+
+
+class Order:
+    """Conversations in a shuffled order, anew each time round; sample number k of a seed is always the same one."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size, self.seed, self.turn, self.order = size, seed, -1, [0]
+
+    def __getitem__(self, number: int) -> int:
+        turn, at = divmod(number, self.size)
+        if turn != self.turn:
+            self.turn, self.order = turn, list(range(self.size))
+            random.Random(f"{self.seed}/{turn}").shuffle(self.order)
+        return self.order[at]
+
+
+class Trainer:
+    """`for line in trainer.run(): …`: what was measured every `say_every` steps and at the end."""
+
+    def __init__(
+        self, vlm: Any, head: DraftHead, source: Source, plan: Plan, folder: Path, pruner: Any | None = None
+    ) -> None:
+        self.accelerator = Accelerator(gradient_accumulation_steps=plan.accumulate)
+        self.vlm, self.source, self.plan, self.folder, self.pruner = vlm, source, plan, Path(folder), pruner
+        self.target = Target.of(vlm.model)
+        optimiser = torch.optim.AdamW(head.parameters(), plan.rate, betas=(0.9, 0.95), weight_decay=plan.decay)
+        self.head, self.optimiser = self.accelerator.prepare(head.to(vlm.device), optimiser)
+        self.order = Order(len(source), plan.seed)
+        self.step = self.cursor = self.cut = self.skipped = 0
+        self.wrong: list[str] = []
+
+    @property
+    def bare(self) -> DraftHead:
+        return self.accelerator.unwrap_model(self.head)
+
+    def batch(self) -> list[Conversation]:
+        """The next conversations of this process; what cannot be read is skipped and counted."""
+        found: list[Conversation] = []
+        processes, mine = self.accelerator.num_processes, self.accelerator.process_index
+        while len(found) < self.plan.batch:
+            number, self.cursor = self.cursor, self.cursor + 1
+            if number % processes != mine:
+                continue
+            try:
+                found.append(self.source[self.order[number]])
+            except (ValueError, OSError) as error:
+                self.skipped += 1
+                self.wrong = [*self.wrong[-4:], f"{type(error).__name__}: {error}"]
+                if self.skipped > len(self.source):
+                    raise ValueError(f"data: no conversation can be read; the last said: {self.wrong[-1]}") from None
+        return found
+
+    def run(self) -> Iterator[dict[str, Any]]:
+        sums = Sums()
+        frozen = [p for p in self.vlm.model.parameters() if p.requires_grad]
+        for p in frozen:
+            p.requires_grad_(False)
+        try:
+            yield from self.steps(sums)
+        finally:
+            for p in frozen:
+                p.requires_grad_(True)  # the target is left as it was
+
+    def steps(self, sums: Sums) -> Iterator[dict[str, Any]]:
+        while self.step < self.plan.steps:
+            self.one_step(sums)
+            self.step += 1
+            last = self.step == self.plan.steps
+            if self.step % self.plan.say_every == 0 or last:
+                yield {"step": self.step, "rate": self.optimiser.param_groups[0]["lr"], **sums.means(),
+                       "cut": self.cut, "skipped": self.skipped}  # fmt: skip
+                sums = Sums()
+            if self.step % self.plan.save_every == 0 or last:
+                self.save()
+
+    def one_step(self, sums: Sums) -> None:
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.plan.rate * self.plan.share(self.step)
+        for _ in range(self.plan.accumulate):
+            with self.accelerator.accumulate(self.head):
+                torch.manual_seed(hash((self.plan.seed, self.cursor)) % 2**31)  # the noise of a step is the step's own
+                found = felt(
+                    self.vlm, [one.messages for one in self.batch()], self.bare.taps, self.pruner, self.plan.longest
+                )
+                self.cut += found.cut
+                loss: Loss = self.head(found.seen, found.answer, self.target, **self.plan.loss)
+                self.accelerator.backward(loss.total)
+                sums.add(loss.sums)
+                if self.accelerator.sync_gradients:
+                    self.accelerator.clip_grad_norm_(self.head.parameters(), self.plan.clip)
+                self.optimiser.step()
+                self.optimiser.zero_grad()
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "head": self.bare.state_dict(), "optimiser": self.optimiser.state_dict(), "step": self.step,
+            "cursor": self.cursor, "cut": self.cut, "skipped": self.skipped, "seed": self.plan.seed,
+        }  # fmt: skip
+
+    def save(self) -> None:
+        """The head in its published layout, and beside it what going on needs."""
+        if not self.accelerator.is_main_process:
+            return
+        facts = {"step": self.step, "trained_under": None if self.pruner is None else repr(self.pruner)}
+        save_head(self.bare, self.folder, facts)
+        torch.save(self.state(), self.folder / "trainer.tmp")
+        os.replace(self.folder / "trainer.tmp", self.folder / CHECKPOINT)
+
+    def resume(self) -> bool:
+        """Goes on from the folder's checkpoint; False where there is none."""
+        file = self.folder / CHECKPOINT
+        if not file.is_file():
+            return False
+        state = torch.load(file, map_location="cpu", weights_only=True)
+        if state["seed"] != self.plan.seed:
+            raise ValueError(f"{file}: was trained with seed {state['seed']}, now {self.plan.seed}")
+        self.bare.load_state_dict(state["head"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        for name in ("step", "cursor", "cut", "skipped"):
+            setattr(self, name, state[name])
+        return True
+
+
+def live_acceptance(
+    vlm: Any, head: DraftHead, prompts: Sequence[list[dict[str, Any]]], most: int, pruner: Any = None
+) -> dict[str, Any]:
+    """What speculation with this head does on held-out prompts: tau, and the share accepted at each depth."""
+    steps = emitted = 0
+    depths: list[int] = []
+    for prompt in prompts:
+        speculate = Speculate(head)
+        with nullcontext() if pruner is None else attach(vlm.model, pruner):
+            vlm.model.generate(**vlm.inputs([prompt]), max_new_tokens=most, do_sample=False, custom_generate=speculate)
+        stats = speculate.stats
+        steps, emitted = steps + stats.steps, emitted + stats.emitted
+        depths += [0] * (len(stats.accepted_by_depth) - len(depths))
+        for at, count in enumerate(stats.accepted_by_depth):
+            depths[at] += count
+    tau = emitted / steps if steps else None
+    return {"tau": tau, "accepted_by_depth": [count / steps for count in depths] if steps else []}

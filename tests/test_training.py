@@ -1,0 +1,315 @@
+"""Training heads: bad data is named, features are what the loop shows, checkpoints go on as if nothing had happened."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from running import write_tiny_llava
+from safetensors.torch import load_file, save_file
+
+from mmaccel.attach import attach
+from mmaccel.decoding.speculate import Speculate
+from mmaccel.drafting.base import DraftHead, Seen, Target
+from mmaccel.drafting.eagle import Eagle
+from mmaccel.drafting.lookup import Lookup
+from mmaccel.drafting.medusa import Medusa
+from mmaccel.models.load import VLM
+from mmaccel.pruning.fastv import FastV
+from mmaccel.training.data import Llava, SceneChats
+from mmaccel.training.features import felt
+from mmaccel.training.formats import load_head, save_head, sizes_of
+from mmaccel.training.trainer import Order, Plan, Trainer, live_acceptance
+
+
+@pytest.fixture(scope="module")
+def vlm(tmp_path_factory):
+    return VLM.load(write_tiny_llava(tmp_path_factory.mktemp("tiny") / "llava"))
+
+
+@pytest.fixture(scope="module")
+def chats():
+    return SceneChats(12, kinds=("colour", "count", "caption"))
+
+
+def eagle_for(vlm: Any, **more: Any) -> Eagle:
+    torch.manual_seed(0)
+    return Eagle(sizes_of(vlm.model.config), **more)
+
+
+# --- data ------------------------------------------------------------------------------------------------------------
+
+
+def said(*turns: tuple[str, str]) -> list[dict[str, str]]:
+    return [{"from": role, "value": value} for role, value in turns]
+
+
+GOOD = said(("human", "<image>\nWhat is it?"), ("gpt", "A cat."), ("human", "And here? <image>"), ("gpt", "A dog."))
+BAD = [
+    ({"conversations": said(("human", "<image>\nWhat?"), ("gpt", "x")), "image": "no.png"}, "image: no.png is not in"),
+    ({"conversations": said(("gpt", "x"), ("human", "y"))}, "roles are out of order: assistant, user"),
+    ({"conversations": said(("human", "What?"), ("gpt", "x")), "image": "a.png"}, "has 1 pictures and 0 <image> marks"),
+    ({"conversations": said(("human", "<image> What?"), ("gpt", "x"))}, "has 0 pictures and 1 <image> marks"),
+    ({"conversations": said(("human", "What?"), ("robot", "x"))}, "turn 1: from 'robot', valid are human and gpt"),
+    ({"conversations": said(("human", "What?"), ("gpt", " "))}, "turn 1: is empty"),
+    ({"conversations": []}, "roles are out of order: none"),
+    ({"image": "../secret.png", "conversations": GOOD}, "image: ../secret.png is outside"),
+    ([], "has no list `conversations`"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (30, 20), "red").save(tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize("ending", ["json", "jsonl"])
+def test_a_good_record_is_read_and_every_bad_one_is_named(folder, ending):
+    records = [{"id": "one", "image": ["a.png", "b.png"], "conversations": GOOD}, *[record for record, _ in BAD]]
+    file = folder / f"data.{ending}"
+    lines = "\n".join(map(json.dumps, records)) + '\n{"broken\n'
+    file.write_text(json.dumps(records) if ending == "json" else lines)
+    data = Llava(str(file))
+    assert len(data) == 1
+    for problem, (_, words) in zip(data.problems, BAD):
+        assert words in problem.said
+    assert len(data.problems) == len(BAD) + (ending == "jsonl")
+    assert data.problems[0].where.endswith("record 2" if ending == "json" else ":2")
+    if ending == "jsonl":
+        assert "data.jsonl:11: is no JSON" in str(data.problems[-1])
+    one = data[0]
+    assert [message["role"] for message in one.messages] == ["user", "assistant"] * 2
+    assert [part["type"] for part in one.messages[0]["content"]] == ["image", "text"]
+    assert [part["type"] for part in one.messages[2]["content"]] == ["text", "image"]
+    assert one.messages[2]["content"][1]["image"].size == (30, 20)
+    with pytest.raises(ValueError, match=r"more than data\.most_bad = 3 bad records, the first are:\n .*no.png"):
+        Llava(str(file), most_bad=3)
+
+
+def test_files_that_are_no_data(folder):
+    with pytest.raises(FileNotFoundError, match=r"data\.path: .*none\.json is no file"):
+        Llava(str(folder / "none.json"))
+    for text, words in (("{", r"x\.json:1: is no JSON"), ("{}", "got a dict, valid is a list"), ("[]", "no good conv")):
+        (folder / "x.json").write_text(text)
+        with pytest.raises(ValueError, match=words):
+            Llava(str(folder / "x.json"))
+
+
+def test_scenes_to_train_on_are_not_the_benchmarks():
+    one, two = SceneChats(4)[2], SceneChats(9)[2]
+    assert (one.id, one.messages[1]) == (two.id, two.messages[1])
+    assert SceneChats(4, seed=1)[2].messages[1] != one.messages[1]
+    with pytest.raises(ValueError, match=r"data\.kinds: got \['x'\]"):
+        SceneChats(kinds=["x"])
+
+
+# --- features --------------------------------------------------------------------------------------------------------
+
+
+def rows(seen: Seen, row: int) -> list[torch.Tensor]:
+    valid = seen.whole[row]
+    parts = [seen.ids, seen.position, seen.hidden, seen.embeds, *seen.taps]
+    return [part[row][valid] for part in parts]
+
+
+@pytest.mark.parametrize("pruner", [None, FastV(layer=1, ratio=0.6)], ids=["whole", "pruned"])
+def test_a_row_of_a_batch_is_its_own_and_what_the_loop_shows(vlm, chats, pruner):
+    three = [chats[k].messages for k in range(3)]
+    together = felt(vlm, three, taps=(0, 2), pruner=pruner)
+    for row, messages in enumerate(three):
+        alone = felt(vlm, [messages], taps=(0, 2), pruner=pruner)
+        for ours, theirs in zip(rows(together.seen, row), rows(alone.seen, 0)):
+            assert torch.allclose(ours, theirs, atol=1e-4)
+        words = together.seen.ids[row][together.answer[row]]
+        assert vlm.tokenizer.decode(words, skip_special_tokens=True).strip() == messages[-1]["content"]
+    head = Witness(sizes_of(vlm.model.config), levels=2, beam=1)
+    context = attach(vlm.model, pruner) if pruner else torch.no_grad()
+    with context:
+        inputs = vlm.inputs([three[1][:-1]])
+        vlm.model.generate(**inputs, custom_generate=Speculate(head), max_new_tokens=2, do_sample=False)
+    shown = head.__dict__["shown"][0]
+    alone = felt(vlm, [three[1]], taps=(0, 2), pruner=pruner)
+    size = int(shown.whole.sum())
+    for ours, theirs in zip(rows(alone.seen, 0), rows(shown, 0)):
+        assert torch.allclose(ours[:size], theirs, atol=1e-4)
+    assert not alone.answer[0][:size].any()
+    assert bool(alone.answer[0][size])
+    assert (pruner is None) == (size == inputs["input_ids"].shape[1])
+
+
+class Witness(Eagle):
+    taps = (0, 2)
+
+    def observe(self, state: Any, seen: Seen) -> None:
+        self.__dict__.setdefault("shown", []).append(seen)
+        super().observe(state, seen)
+
+
+def test_features_need_the_picture(vlm, chats):
+    """Hidden states that do not change with the picture would teach a head nothing about pictures."""
+    messages = chats[0].messages
+    grey = Image.new("RGB", (336, 336), "grey")
+    other = [{"role": "user", "content": [{"type": "image", "image": grey}, messages[0]["content"][1]]}, messages[1]]
+    one, two = (felt(vlm, [m]).seen.hidden for m in (messages, other))
+    assert not torch.allclose(one[:, -1], two[:, -1], atol=1e-3)
+
+
+def test_an_answer_that_was_cut_away_is_counted(vlm, chats):
+    messages = [chats[k].messages for k in (0, 2)]
+    cut = felt(vlm, messages, longest=100)
+    assert cut.cut == 2
+    assert not cut.answer.any()
+    head = Medusa(vlm.model.config.get_text_config().hidden_size, vlm.model.config.get_text_config().vocab_size)
+    for one in (head, eagle_for(vlm)):
+        assert one.loss(cut.seen, cut.answer, Target.of(vlm.model)).total.item() == 0.0, "no answer, no loss, no NaN"
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def test_heads_come_back_from_the_disk(vlm, tmp_path):
+    text = vlm.model.config.get_text_config()
+    heads: dict[str, DraftHead] = {
+        "eagle": eagle_for(vlm, levels=3, beam=2, nodes=9, image_input="hidden"),
+        "eagle_without_bias": eagle_for(vlm, fc_bias=False),
+        "medusa": Medusa(text.hidden_size, text.vocab_size, heads=3, layers=2, widths=(3, 2)),
+        "medusa_shared": Medusa(text.hidden_size, text.vocab_size, heads=2, own_head=False),
+    }
+    for name, head in heads.items():
+        folder = save_head(head, tmp_path / name, {"target": "tiny"})
+        again = load_head(folder)
+        assert type(again) is type(head)
+        for key, x in head.state_dict().items():
+            assert torch.equal(x, again.state_dict()[key])
+        if isinstance(head, Eagle):
+            assert isinstance(again, Eagle)
+            assert (again.levels, again.beam, again.nodes) == (head.levels, head.beam, head.nodes)
+            assert again.image_input == head.image_input
+        else:
+            assert isinstance(again, Medusa)
+            assert isinstance(head, Medusa)
+            assert again.tree == head.tree
+    assert "bias" in json.loads((tmp_path / "eagle" / "config.json").read_text())
+    assert sorted(load_file(tmp_path / "medusa" / "model.safetensors"))[:3] == [
+        "0.0.linear.bias", "0.0.linear.weight", "0.1.linear.bias",
+    ]  # fmt: skip
+    assert load_head(tmp_path / "eagle", levels=1).levels == 1  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="head: got Lookup"):
+        save_head(Lookup(), tmp_path / "lookup")
+
+
+def test_missing_and_misnamed_weights_are_listed(vlm, tmp_path):
+    folder = save_head(eagle_for(vlm), tmp_path / "e")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["midlayer.mlp.up_proj.weight"] = tensors.pop("layers.0.mlp.up_proj.weight")
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"missing \['layers\.0\.mlp\.up_proj.*unknown \['midlayer\.mlp\.up_proj"):
+        load_head(folder)
+    with pytest.raises(FileNotFoundError, match=r"has no config\.json"):
+        load_head(tmp_path)
+
+
+def test_published_eagles_leave_the_bias_out_of_their_config(vlm, tmp_path):
+    for bias in (True, False):
+        folder = save_head(eagle_for(vlm, fc_bias=bias), tmp_path / str(bias))
+        config = json.loads((folder / "config.json").read_text())
+        del config["bias"], config["mmaccel"]
+        (folder / "config.json").write_text(json.dumps(config))
+        torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+        head = load_head(folder)
+        assert isinstance(head, Eagle)
+        assert (head.fc.bias is not None) == bias
+
+
+# --- the loop --------------------------------------------------------------------------------------------------------
+
+PLAN = Plan(steps=6, batch=2, rate=3e-3, warmup=2, save_every=3, say_every=2, loss={"steps": 2, "noise": 0.1})
+
+
+def trained(vlm: Any, chats: Any, folder: Path, plan: Plan = PLAN, resume: bool = False) -> tuple[Trainer, list[dict]]:
+    trainer = Trainer(vlm, eagle_for(vlm), chats, plan, folder)
+    assert trainer.resume() == resume
+    return trainer, list(trainer.run())
+
+
+def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(vlm, chats, tmp_path):
+    before = {name: p.clone() for name, p in vlm.model.named_parameters()}
+    whole, lines = trained(vlm, chats, tmp_path / "whole")
+    assert [line["step"] for line in lines] == [2, 4, 6]
+    assert lines[-1]["loss_0"] < lines[0]["loss_0"]
+    stopped = Trainer(vlm, eagle_for(vlm), chats, PLAN, tmp_path / "part")
+    for line in stopped.run():
+        if line["step"] == 4:
+            break  # killed: the checkpoint is that of step 3
+    parts, _ = trained(vlm, chats, tmp_path / "part", resume=True)
+    for name, x in whole.bare.state_dict().items():
+        assert torch.equal(x, parts.bare.state_dict()[name]), name
+    assert parts.cursor == whole.cursor == 12
+    assert all(torch.equal(p, before[name]) for name, p in vlm.model.named_parameters())
+    with pytest.raises(ValueError, match="was trained with seed 0, now 1"):
+        Trainer(vlm, eagle_for(vlm), chats, replace(PLAN, seed=1), tmp_path / "part").resume()
+
+
+def test_accumulation_is_a_larger_batch(vlm, chats, tmp_path):
+    """Answers of equal length, so that the mean of means is the mean."""
+    plain = replace(PLAN, loss={}, steps=2, batch=4, clip=1e9)
+    same = [SceneChats(12, kinds=("colour",))[0]] * 12
+    one, _ = trained(vlm, same, tmp_path / "one", plain)
+    two, _ = trained(vlm, same, tmp_path / "two", replace(plain, batch=2, accumulate=2))
+    for name, x in one.bare.state_dict().items():
+        assert torch.allclose(x, two.bare.state_dict()[name], atol=1e-5), name
+
+
+def test_pictures_that_cannot_be_read_are_skipped_and_counted(vlm, chats, tmp_path):
+    class Broken:
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, index: int) -> Any:
+            if index % 3 == 0:
+                raise OSError("no picture")
+            return chats[index]
+
+    trainer, lines = trained(vlm, Broken(), tmp_path, replace(PLAN, steps=2))
+    assert lines[-1]["skipped"] > 0
+    assert trainer.wrong[-1] == "OSError: no picture"
+
+    class Nothing(Broken):
+        def __getitem__(self, index: int) -> Any:
+            raise ValueError("cut off")
+
+    with pytest.raises(ValueError, match="no conversation can be read; the last said: ValueError: cut off"):
+        trained(vlm, Nothing(), tmp_path / "none")
+
+
+def test_the_order_is_shuffled_anew_and_the_same_for_a_seed():
+    one, two = Order(10, 3), Order(10, 3)
+    first = [one[k] for k in range(20)]
+    assert first == [two[k] for k in (*range(15, 20), *range(20))][5:]
+    assert sorted(first[:10]) == sorted(first[10:]) == list(range(10))
+    assert first[:10] != first[10:]
+    assert first[:10] != [Order(10, 4)[k] for k in range(10)]
+
+
+def test_live_acceptance_counts_what_the_loop_counts(vlm, chats):
+    head = eagle_for(vlm, levels=2, beam=2, nodes=4)
+    prompts = [chats[k].messages[:-1] for k in range(2)]
+    found = live_acceptance(vlm, head, prompts, 6)
+    assert 1.0 <= found["tau"] <= 3.0
+    assert len(found["accepted_by_depth"]) == 2
+
+
+def test_the_rate_warms_up_and_falls_to_nothing():
+    plan = Plan(steps=100, warmup=10)
+    shares = [plan.share(step) for step in range(101)]
+    assert shares[0] == 0.1
+    assert shares[10] == 1.0
+    assert shares[100] == pytest.approx(0.0)
+    with pytest.raises(ValueError, match="batch: got 0"):
+        Plan(batch=0)
