@@ -312,6 +312,7 @@ def test_scores_of_another_scale_count_in_their_kind_alone():
         assert (row["accuracy"], row["delta"], row["pairs"]) == (before["accuracy"], before["delta"], before["pairs"])
         assert row["kinds"]["caption"]["accuracy"] == 0.25
         assert row["n"] == before["n"] + 9
+        assert (row["apart"], before["apart"]) == (9, 0)
     assert [row["accuracy"] for row in rows(apart).values()] == [0.25, 0.25]
 
 

@@ -19,6 +19,7 @@ Definitions (columns of points.csv):
   kept_fraction     Σ visual tokens after the last station / Σ visual tokens of the prompt
   mean_visual       visual tokens that enter a decoder layer, mean over layers and samples
   kv_fraction, mac_fraction   per-record fractions weighted by prompt length, so that long prompts count as they cost
+  apart             samples whose score is on another scale and outside accuracy and delta
   timed             samples with times: all latencies and speed-ups are of those
   net_slower        the interval of speedup_e2e lies below 1
 """
@@ -148,7 +149,7 @@ def jitter(values: Sequence[float]) -> float | None:
 def points_table(
     records: Iterable[Record], points: Sequence[Mapping[str, Any]], baseline: str, *, resamples: int = RESAMPLES
 ) -> list[dict[str, Any]]:
-    """One row per point: the columns of points.csv, then errors, timed, baseline, pairs, kinds, buckets, stages_ms."""
+    """One row per point: the columns of points.csv, then errors, apart, timed, baseline, pairs, kinds, buckets, stages_ms."""
     names = [point["name"] for point in points]
     if baseline not in names:
         raise ValueError(f"baseline: got {baseline!r}, the points are {names}")
@@ -179,6 +180,7 @@ def point_row(
     row |= quality(good, base, is_base, parses, r) | speculation(good) | latency(good) | cost(good)
     row |= speed(good, base, is_base, r)
     row["errors"] = len(records) - len(good)
+    row["apart"] = len({record["sample"] for record in good}) - len({record["sample"] for record in pooled(good)})
     row["timed"] = len({record["sample"] for record in good if record.get("e2e_ms") is not None})
     row["baseline"] = is_base
     row["kinds"] = kinds(good, base, is_base, r)

@@ -115,6 +115,9 @@ def curves(rows: Sequence[Row]) -> Markup:
     drawn = [figure(rows, axis, AXES[axis]) for axis in measured]
     lead = "Bars are 95 % bootstrap intervals over samples; the dotted line and its band are the unpruned model. "
     lead += "The x axes are measured, never the nominal ratio. Controls are grey."
+    apart = max((row.get("apart") or 0 for row in rows), default=0)
+    if apart:
+        lead += f" {apart} samples are scored on another scale (F1 of what a caption says) and count in their kind alone."
     return section("Accuracy against cost", lead, legend(rows), tag("div", *drawn, class_="charts"))
 
 
