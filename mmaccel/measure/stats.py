@@ -149,7 +149,7 @@ def jitter(values: Sequence[float]) -> float | None:
 def points_table(
     records: Iterable[Record], points: Sequence[Mapping[str, Any]], baseline: str, *, resamples: int = RESAMPLES
 ) -> list[dict[str, Any]]:
-    """One row per point: the columns of points.csv, then errors, apart, timed, baseline, pairs, kinds, buckets, stages_ms."""
+    """One row per point: the columns of points.csv, then those that the table has no room for."""
     names = [point["name"] for point in points]
     if baseline not in names:
         raise ValueError(f"baseline: got {baseline!r}, the points are {names}")

@@ -117,7 +117,7 @@ def curves(rows: Sequence[Row]) -> Markup:
     lead += "The x axes are measured, never the nominal ratio. Controls are grey."
     apart = max((row.get("apart") or 0 for row in rows), default=0)
     if apart:
-        lead += f" {apart} samples are scored on another scale (F1 of what a caption says) and count in their kind alone."
+        lead += f" {apart} samples are scored on another scale (F1 of a caption's facts) and stand in their kind only."
     return section("Accuracy against cost", lead, legend(rows), tag("div", *drawn, class_="charts"))
 
 
