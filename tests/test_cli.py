@@ -11,20 +11,25 @@ from omegaconf import OmegaConf
 from running import typed
 
 from mmaccel import registry
+from mmaccel.jobs.drafts import with_drafts
 from mmaccel.jobs.points import expand
 from mmaccel.jobs.spelling import respelled
 
 ROOT = Path(__file__).parents[1]
 
 
-def points(*words: str, method: str = "fastv") -> dict[str, object]:
-    """name → point of a command line, expanded as the run does it."""
-    words = tuple(respelled(words))
+def composed(*words: str) -> dict:
+    """The resolved configuration of a command line."""
     with initialize_config_dir(str(registry.conf_dir()), version_base="1.3"):
         config = OmegaConf.to_container(compose("config", list(words)), resolve=False)
     config.pop("output")  # holds the time, which only the run resolves
-    resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
-    return {point.name: point for point in expand(resolved, words, method)}
+    return OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+
+
+def points(*words: str, method: str = "fastv") -> dict[str, object]:
+    """name → point of a command line, expanded as the run does it."""
+    words = tuple(respelled(words))
+    return {point.name: point for point in expand(composed(*words), words, method)}
 
 
 def test_alone_it_lists_everything_a_line_each(monkeypatch, capsys, tmp_path):
@@ -220,6 +225,23 @@ def test_controls_follow_a_swept_layer():
         pool = found[name.replace("fastv", "pool")].pruner(8)
         assert (pool.layer, pool.keep) == (0, pytest.approx((layer + (8 - layer) * 0.5) / 8))
     assert len(found) == 9
+
+
+def test_a_draft_stands_beside_the_baseline_and_the_methods_points():
+    config = composed("+experiment=fastv_sweep", "draft=lookup", "pruner.ratio=0.5")
+    found = with_drafts(expand(config, ["pruner.ratio=0.5"], "fastv"), config, "fastv", "lookup")
+    names = [point.name for point in found]
+    assert names[:2] == ["baseline", "baseline + lookup"]
+    assert names[3:5] == ["fastv ratio=0.5", "fastv ratio=0.5 + lookup"]
+    assert [name for name in names if "lookup" in name] == [names[1], names[4]]
+    drafted = found[4]
+    assert drafted.labels()["draft"] == "lookup"
+    assert drafted.labels()["twin"] == names[3]
+    assert drafted.labels()["ratio"] == 0.5
+    assert drafted.pruner(8) == found[3].pruner(8)
+    two = dict(config) | {"drafts": {"other": {"_target_": "mmaccel.drafting.lookup.Lookup", "tokens": 2}}}
+    more = [point.name for point in with_drafts(expand(config, [], "fastv")[:1], two, "fastv", "lookup")]
+    assert more == ["baseline", "baseline + lookup", "baseline + other"]
 
 
 def test_started_from_anywhere_as_a_module(tmp_path):

@@ -370,7 +370,7 @@ def test_a_checkpoint_without_its_processor_is_named(monkeypatch, checkpoint, he
 def test_a_run_in_which_nothing_succeeds_fails_early(monkeypatch, checkpoint, here, capsys):
     asked = []
 
-    def breaks(self, pruner, sample, said, limit=None):
+    def breaks(self, pruner, sample, said, **_):
         asked.append(sample.id)
         raise RuntimeError("kernel is sad")
 
@@ -687,6 +687,32 @@ def test_samples_without_times_are_answered_alike_and_the_tower_runs_once(monkey
     rows = json.loads((here / "run" / "summary.json").read_text())["points"]
     assert all((row["n"], row["timed"]) == (3, 1) for row in rows)
     assert "times of 1 samples" in (here / "run" / "report.html").read_text()
+
+
+def test_a_draft_says_the_same_and_stands_beside_its_twin(monkeypatch, checkpoint, here):
+    assert smoke(monkeypatch, checkpoint, "limit=7", "benchmark.kinds=[exist]", "draft=lookup") == 0
+    found = {(r["point"], r["sample"]): r for r in records(here / "run")}
+    rows = {row["point"]: row for row in json.loads((here / "run" / "summary.json").read_text())["points"]}
+    drafted = [name for name in rows if name.endswith(" + lookup")]
+    assert drafted == ["baseline + lookup", "fastv ratio=0.5 + lookup"]
+    for name in drafted:
+        row, twin = rows[name], name.removesuffix(" + lookup")
+        assert (row["draft"], row["drafting"]["identical"], row["drafting"]["pairs"]) == ("lookup", 1.0, 7)
+        assert row["drafting"]["break_even"] > 0
+        assert "drafting" not in rows[twin]
+        for (point, sample), record in found.items():
+            if point == name:
+                assert record["ids"] == found[twin, sample]["ids"]
+                assert {"draft", "verify"} <= set(record["stages_ms"])
+                assert sum(record["stages_ms"].values()) <= record["e2e_ms"] + 0.5
+    assert "same words %" in (here / "run" / "report.html").read_text()
+
+
+def test_a_draft_for_another_target_is_refused_before_its_weights_are_read(monkeypatch, checkpoint, here, capsys):
+    drafts = "+drafts.x={_target_: mmaccel.drafting.medusa.Medusa, width: 7, vocabulary: 9}"
+    monkeypatch.setattr(VLM, "load", lambda *_, **__: pytest.fail("weights were read"))
+    assert smoke(monkeypatch, checkpoint, "limit=1", drafts) == 2
+    assert "medusa: got a head of width 7, the target's is 32" in capsys.readouterr().err
 
 
 def test_shared_features_are_for_equal_pixels_alone():

@@ -11,6 +11,7 @@ ended.
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ class Speculate:
     """A callable for `generate(custom_generate=…)`; what the last call counted is in `stats`.
 
     stop_strings: the answer ends with the token that completes one of them (needs `tokenizer`).
+    clock: takes the times of the stages "draft" and "verify" of a head that drafts (`with clock.stage(name)`).
     seed: every call draws from a generator started with it; None draws from torch's global one, as the library does.
     """
 
@@ -44,6 +46,7 @@ class Speculate:
         streamer: Any = None,
         stop_strings: Sequence[str] = (),
         seed: int | None = None,
+        clock: Any = None,
     ) -> None:
         self.stop_strings = (stop_strings,) if isinstance(stop_strings, str) else tuple(stop_strings)
         if self.stop_strings and tokenizer is None:
@@ -52,6 +55,7 @@ class Speculate:
             raise ValueError("stop_strings: got an empty string, valid are strings of at least one character")
         self.head = NoDraft() if head is None else head
         self.tokenizer, self.streamer, self.seed = tokenizer, streamer, seed
+        self.clock = clock if self.head.shape != "none" else None
         self.stats = Stats()
 
     @torch.no_grad()
@@ -80,6 +84,9 @@ class Speculate:
         answer: dict[str, Any] = {"sequences": sequences, target.cache_name: target.cache}
         return GenerateDecoderOnlyOutput(**answer)
 
+    def _stage(self, name: str) -> Any:
+        return nullcontext() if self.clock is None else self.clock.stage(name)
+
     def _loop(
         self,
         target: Verifier,
@@ -103,8 +110,10 @@ class Speculate:
         while any(committed.running):
             began = time.perf_counter()
             limit = max(stopping.room(row) for row, running in enumerate(committed.running) if running) - 1
-            draft = head.propose(state, token, target.position, limit, sampler)
-            logits = target.verify(token, draft)
+            with self._stage("draft"):
+                draft = head.propose(state, token, target.position, limit, sampler)
+            with self._stage("verify"):
+                logits = target.verify(token, draft)
             path, token = accept(draft, logits, sampler, committed)
             kept = _emit(draft, path, token, stopping, stats)
             head.observe(state, target.commit(path, kept))

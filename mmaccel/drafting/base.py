@@ -178,6 +178,9 @@ class DraftHead(nn.Module, ABC):
     watches: bool = False
     taps: tuple[int, ...] = ()
 
+    def fits(self, width: int, vocabulary: int) -> None:
+        """Raises ValueError where it was not made for such a target; asked before the target's weights are read."""
+
     @abstractmethod
     def start(self, target: Target, rows: int) -> DraftState:
         """A fresh state for `rows` conversations."""

@@ -74,9 +74,12 @@ class Eagle(DraftHead):
     def layer(self) -> Layer:
         return self.layers[0]  # type: ignore[return-value]
 
+    def fits(self, width: int, vocabulary: int) -> None:
+        if self.sizes.width != width:
+            raise ValueError(f"eagle: got a head of width {self.sizes.width}, the target's is {width}")
+
     def start(self, target: Target, rows: int) -> Drafting:
-        if target.width != self.sizes.width:
-            raise ValueError(f"eagle: got a head of width {self.sizes.width}, the target's is {target.width}")
+        self.fits(target.width, target.vocabulary)
         weight = self.fc.weight
         return Drafting(target, Keys.none(rows, self.sizes, weight.device, weight.dtype))
 

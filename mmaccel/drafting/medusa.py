@@ -58,20 +58,22 @@ class Medusa(DraftHead):
         self.tree = Shape.of(tree) if tree else Shape.widths(widths or [max(4 - level, 1) for level in range(heads)])
         if self.tree.levels > heads:
             raise ValueError(f"tree: got {self.tree.levels} levels, valid are at most heads = {heads}")
-        self.width = width
+        self.width, self.vocabulary = width, vocabulary
         self.blocks = nn.ModuleList(nn.Sequential(*[Block(width) for _ in range(layers)]) for _ in range(heads))
         outputs = [nn.Linear(width, vocabulary, bias=False) for _ in range(heads)] if own_head else []
         self.outputs = nn.ModuleList(outputs)
         self.logits: nn.Module | None = None
 
     def start(self, target: Target, rows: int) -> Last:
-        self.check(target)
+        self.fits(target.width, target.vocabulary)
         self.__dict__["logits"] = target.logits  # not a submodule: the target's weights are not the head's
         return Last(torch.zeros(rows, target.width, device=target.device, dtype=target.dtype))
 
-    def check(self, target: Target) -> None:
-        if self.width != target.width:
-            raise ValueError(f"medusa: got a head of width {self.width}, the target's is {target.width}")
+    def fits(self, width: int, vocabulary: int) -> None:
+        if self.width != width:
+            raise ValueError(f"medusa: got a head of width {self.width}, the target's is {width}")
+        if len(self.outputs) and self.vocabulary != vocabulary:
+            raise ValueError(f"medusa: got a head of {self.vocabulary} tokens, the target has {vocabulary}")
 
     def observe(self, state: DraftState, seen: Seen) -> None:
         assert isinstance(state, Last)

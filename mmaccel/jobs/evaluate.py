@@ -14,6 +14,7 @@ from rich.console import Console
 from mmaccel import registry
 from mmaccel.jobs.cold import cold_start, timed
 from mmaccel.jobs.digest import digest
+from mmaccel.jobs.drafts import NONE, with_drafts
 from mmaccel.jobs.finish import finish
 from mmaccel.jobs.gate import checked_plan, picture_reaches
 from mmaccel.jobs.paired import Paired
@@ -40,7 +41,8 @@ class Evaluate:
 
     def run(self, task: Task) -> None:
         config = task.config
-        points = expand(config, task.typed, task.choices.get("pruner", "pruner"))
+        method = task.choices.get("pruner", "pruner")
+        points = with_drafts(expand(config, task.typed, method), config, method, task.choices.get("draft", NONE))
         plan = checked_plan(config, points, task.foreign)
         tracker = registry.instantiate(config["tracker"], foreign=task.foreign)
         if config["machine"]["threads"]:

@@ -69,3 +69,8 @@ def evidence(event: Any | None, boxes: Sequence[Box]) -> dict[str, Any] | None:
 def merges(pruner: Any | None) -> bool:
     """Whether a column that stands may carry others' content: what is left of the evidence is then no count."""
     return isinstance(pruner, Pool) or any(merges(member) for member in getattr(pruner, "pruners", ()))
+
+
+def megabytes(module: Any) -> float:
+    """Of its weights."""
+    return sum(p.numel() * p.element_size() for p in module.parameters()) / 1e6

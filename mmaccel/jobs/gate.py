@@ -4,7 +4,7 @@ Reads small files only until `picture_reaches`, which runs the loaded model twic
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ class Plan:
     model: Mapping[str, Any]
     pruners: Mapping[str, Any]
     first: Sample | None = None  # the first that can be read
+    heads: Mapping[str, Any] = field(default_factory=dict)  # of the points that draft
 
 
 def checked_plan(config: Mapping[str, Any], points: list[Point], foreign: bool) -> Plan:
@@ -48,6 +49,7 @@ def checked_plan(config: Mapping[str, Any], points: list[Point], foreign: bool) 
     load_options(model["dtype"], model["device"], model["attention"], model.get("quantization"))
     depth = processor.layout.config.get_text_config().num_hidden_layers
     pruners = {point.name: point.pruner(depth, foreign) for point in points}
+    heads = draft_heads(points, processor.layout.config.get_text_config(), foreign)
     sample, inputs = first_readable(benchmark, size, processor)
     visual, most = inputs.visual_tokens[0], limit or benchmark.max_new_tokens
     check_fit(
@@ -55,7 +57,16 @@ def checked_plan(config: Mapping[str, Any], points: list[Point], foreign: bool) 
         text_tokens=inputs.prompt_tokens[0] - visual, max_new_tokens=most,
         quantization=model.get("quantization"), revision=model.get("revision"),
     )  # fmt: skip
-    return Plan(benchmark, size, model, pruners, sample)
+    return Plan(benchmark, size, model, pruners, sample, heads)
+
+
+def draft_heads(points: list[Point], text: Any, foreign: bool) -> dict[str, Any]:
+    """Point → its head, each draft built once and held against the target's config."""
+    nodes = {point.draft[0]: point.draft[1] for point in points if point.draft}
+    built = {name: registry.instantiate(node, foreign=foreign) for name, node in nodes.items()}
+    for head in built.values():
+        head.fits(text.hidden_size, text.vocab_size)
+    return {point.name: built[point.draft[0]] for point in points if point.draft}
 
 
 def checked_limit(most: Any) -> int | None:

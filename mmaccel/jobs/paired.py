@@ -79,7 +79,7 @@ class Paired:
         pruner = self.plan.pruners[point.name]
         if timed:
             self.warm_up(point, pruner, sample, said)
-        measured, event = self.asker.ask(pruner, sample, said, timed=timed)
+        measured, event = self.asker.ask(pruner, sample, said, timed=timed, head=self.plan.heads.get(point.name))
         score = dict(self.plan.benchmark.score(sample, [*said, measured["prediction"]]))
         asked = known(self.plan.benchmark.name, sample, len(said))
         return asked | measured | {"parsed": score.pop("parsed", None), "score": score}, event
@@ -90,7 +90,7 @@ class Paired:
         shape = (point.name, inputs.visual_tokens[0])
         if shape not in self.warm:
             for _ in range(self.warmup):
-                self.asker.ask(pruner, sample, said, limit=2)
+                self.asker.ask(pruner, sample, said, limit=2, head=self.plan.heads.get(point.name))
             self.warm.add(shape)
 
     def failed(self, sample: Sample, turn: int, error: Exception) -> dict[str, Any]:

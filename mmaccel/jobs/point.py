@@ -17,19 +17,24 @@ CONTROL = "control "  # in front of a control that would bear the method's own n
 @dataclass(frozen=True)
 class Point:
     """name: as in the records. node: its pruner's yaml, None = nothing attached. at: the swept values. like: the
-    method's node it is matched to on mean visual tokens."""
+    method's node it is matched to on mean visual tokens. draft: a head's name and yaml, None = plain decoding."""
 
     name: str
     node: Mapping[str, Any] | None = None
     at: tuple[tuple[str, Any], ...] = ()
     like: Mapping[str, Any] | None = None
+    draft: tuple[str, Mapping[str, Any]] | None = None
 
     def labels(self) -> dict[str, Any]:
         """What the tables print beside the measured numbers."""
         node = self.like or (self.node or {}).get("like") or self.node or {}
         plain = self.name.removeprefix(CONTROL)
         pruner = self.name[: len(self.name) - len(plain)] + plain.split(" ")[0] if self.node else None
-        return {"name": self.name, "pruner": pruner, "ratio": node.get("ratio"), "draft": None, "quantization": None}
+        said = {"name": self.name, "pruner": pruner, "ratio": node.get("ratio"), "draft": None, "quantization": None}
+        if self.draft is None:
+            return said
+        name = self.draft[0]
+        return said | {"draft": name, "twin": self.name.removesuffix(f" + {name}")}
 
     def pruner(self, depth: int | None = None, foreign: bool = False) -> Any | None:
         """Built and, where the model's depth is known, held against it; raises ValueError for what does not fit."""

@@ -17,7 +17,7 @@ from mmaccel.benchmarks.base import Benchmark, Box, Sample
 from mmaccel.benchmarks.wire import as_bytes, from_bytes
 from mmaccel.decoding.speculate import Speculate
 from mmaccel.jobs.conversation import conversation, dice
-from mmaccel.jobs.facts import account, evidence, merges
+from mmaccel.jobs.facts import account, evidence, megabytes, merges
 from mmaccel.jobs.features import Features, timed_features
 from mmaccel.jobs.pictures import seen_box, within
 from mmaccel.jobs.timing import UNTIMED, counters, timings
@@ -35,22 +35,22 @@ class Asker:
     seed: int = 0
     features: Features = field(default_factory=Features, init=False)
     geometry: Geometry = field(init=False)
-    weights_mb: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.geometry = Geometry.of(self.vlm.model.config)
-        self.weights_mb = sum(p.numel() * p.element_size() for p in self.vlm.model.parameters()) / 1e6
         self.device = self.vlm.model.device
 
     def ask(
-        self, pruner: Any | None, sample: Sample, said: Sequence[str], limit: int | None = None, timed: bool = True
-    ) -> tuple[dict[str, Any], Any]:
+        self, pruner: Any | None, sample: Sample, said: Sequence[str], limit: int | None = None, timed: bool = True,
+        head: Any | None = None,
+    ) -> tuple[dict[str, Any], Any]:  # fmt: skip
         """(the record's measured part, the pruning event) of the turn that follows the replies in `said`.
 
         Where it is not timed the tower's work is shared with the requests before, and the times stay empty.
         """
         data, clock = as_bytes(sample.image), Clock(self.device)
-        speculate = Speculate(tokenizer=self.vlm.tokenizer, seed=dice(self.seed, sample.id, len(said)))
+        dealt = dice(self.seed, sample.id, len(said))
+        speculate = Speculate(head, tokenizer=self.vlm.tokenizer, seed=dealt, clock=clock)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         around = timed_features(self.vlm.model, clock) if timed else self.shared(pruner)
@@ -74,7 +74,7 @@ class Asker:
             "prediction": text, "ids": ids, "finish": stats.finish[0], "tokens": tokens,
             "kv_fraction": book.kv_fraction, "mac_fraction": book.mac_fraction,
             **(timings(clock.ms(), event, stats, times, len(ids)) if timed else UNTIMED),
-            "memory_mb": self.memory(book, timed), "spec": counters(stats),
+            "memory_mb": self.memory(book, timed, head), "spec": counters(stats),
             "evidence": None if merges(pruner) else evidence(event, boxes),
             "prompt_hash": inputs.prompt_hash[0], "processor_hash": self.vlm.processor.hash,
         }, event  # fmt: skip
@@ -101,11 +101,12 @@ class Asker:
                 f"context is {self.vlm.processor.context}"
             )
 
-    def memory(self, book: Any, timed: bool) -> dict[str, float | None]:
+    def memory(self, book: Any, timed: bool, head: Any | None) -> dict[str, float | None]:
         value_bytes = next(iter(self.vlm.model.parameters())).element_size()
         cuda = timed and self.device.type == "cuda"
         peak = torch.cuda.max_memory_allocated(self.device) / 1e6 if cuda else None  # the processor's cannot be reset
-        return {"weights": self.weights_mb, "kv": book.kv_bytes(value_bytes) / 1e6, "vision_cache": None, "peak": peak}
+        weights = megabytes(self.vlm.model) + (megabytes(head) if head is not None else 0.0)
+        return {"weights": weights, "kv": book.kv_bytes(value_bytes) / 1e6, "vision_cache": None, "peak": peak}
 
 
 @contextmanager

@@ -15,7 +15,8 @@ def timings(
     prefill_began = stats.first_token_at - stats.prefill_ms / 1e3
     inside = stages.get("vision", 0.0) if times["vision"] is not None and times["vision"] >= prefill_began else 0.0
     ttft, e2e = 1e3 * (stats.first_token_at - times["began"]), 1e3 * (times["ended"] - times["began"])
-    stages |= {"prune": prune, "prefill": stats.prefill_ms - prune - inside, "decode": sum(stats.step_ms)}
+    rest = sum(stats.step_ms) - stages.get("draft", 0.0) - stages.get("verify", 0.0)
+    stages |= {"prune": prune, "prefill": stats.prefill_ms - prune - inside, "decode": max(rest, 0.0)}
     tpot = (e2e - ttft) / (generated - 1) if generated > 1 else None  # the first chunk is the prefill's one token
     return {"stages_ms": stages, "step_ms": stats.step_ms, "ttft_ms": ttft, "tpot_ms": tpot, "e2e_ms": e2e}
 

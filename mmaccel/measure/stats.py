@@ -166,6 +166,8 @@ def points_table(
     for point in points:
         mine, is_base = by_point[point["name"]], point["name"] == baseline
         row = point_row(point, mine, base, is_base, parses, resamples)
+        if point.get("twin"):
+            row["drafting"] = drafting(clean(mine), clean(by_point[point["twin"]]), resamples)
         rows.append(row | {"buckets": buckets(pooled(clean(mine)), pooled(base), is_base, labels, resamples)})
     return rows
 
@@ -262,6 +264,29 @@ def speculation(good: Sequence[Record]) -> dict[str, Any]:
         "tau": emitted / steps if steps and emitted is not None else None,
         "alpha": accepted / drafted if drafted and accepted is not None else None,
     }
+
+
+def drafting(good: Sequence[Record], twin: Sequence[Record], r: int) -> dict[str, Any]:
+    """A drafted point beside the same point without a draft.
+
+    identical: share of replies that are the twin's, token by token.  speedup: median of paired end-to-end ratios.
+    break_even: tau at which a step would cost what its tokens cost the twin: median drafted step / median plain step.
+    accepted: by depth from 1, the share of steps whose draft was accepted so far.
+    """
+    there = {(record["sample"], record["turn"]): record for record in twin}
+    pairs = [(record, there[key]) for record in good if (key := (record["sample"], record["turn"])) in there]
+    same = sum(mine["ids"] == other["ids"] for mine, other in pairs)
+    faster = paired_times(good, twin, lambda record: record.get("e2e_ms"), r)
+    ours, plain = ([ms for record in side for ms in record.get("step_ms") or ()] for side in (good, twin))
+    steps = sum(inner(good, "spec", "steps"))
+    depths = [(record.get("spec") or {}).get("accepted_by_depth") or [] for record in good]
+    deepest = max(map(len, depths), default=0)
+    return {
+        "identical": same / len(pairs) if pairs else None, "pairs": len(pairs),
+        "speedup": faster.value, "speedup_ci": faster.interval,
+        "break_even": float(np.median(ours) / np.median(plain)) if ours and plain else None,
+        "accepted": [sum(d[at] for d in depths if len(d) > at) / steps for at in range(deepest)] if steps else [],
+    }  # fmt: skip
 
 
 def inner(records: Iterable[Record], outer: str, name: str) -> list[float]:

@@ -30,12 +30,16 @@ def interval_text(pair: Any) -> str:
 
 def points_html(rows: Sequence[Row]) -> Markup:
     filled = [(name, cell) for name, cell in COLUMNS if any(cell(row) for row in rows)]
-    missing = [name for name, cell in COLUMNS if name != "errors" and not any(cell(row) for row in rows)]
+    silent = {"errors"} if any(row.get("drafting") for row in rows) else {"errors", *DRAFTING}
+    missing = [name for name, cell in COLUMNS if name not in silent and not any(cell(row) for row in rows)]
     head = tag("tr", tag("th", "point"), *[tag("th", name) for name, _ in filled])
     body = [tag("tr", tag("th", row["point"]), *[tag("td", cell(row)) for _, cell in filled]) for row in rows]
     table = tag("table", tag("thead", head), tag("tbody", *body))
     lead = "Speed-up: median over samples of the paired end-to-end ratio. Kept: visual tokens after the last station. "
-    lead += "An empty cell was not measured: p95 needs 20 requests, p99 100."
+    lead += (
+        "An empty cell was not measured: p95 needs 20 requests, p99 100. Of a point that drafts, speed-up by drafting "
+    )
+    lead += "and same words are against the same point without the draft; below its break-even tau drafting costs time."
     note = tag("p", f"Not measured in this run: {', '.join(missing)}.", class_="lead muted") if missing else Markup()
     return tag(
         "section", tag("h2", "Points"), tag("p", lead, class_="lead"), tag("div", table, class_="scroll"), note
@@ -73,10 +77,17 @@ def speed(row: Row) -> Markup | str:
     return tag("span", f"{times(row['speedup_e2e'])}×", tag("small", small), words, class_=tone)
 
 
+def drafted_speed(part: Row) -> Markup | str:
+    """Against the same point without a draft."""
+    pair = part.get("speedup_ci")
+    return speed({"speedup_e2e": part.get("speedup"), "speedup_e2e_ci": pair, "net_slower": pair and pair[1] < 1})
+
+
 def errors(row: Row) -> str:
     return str(row["errors"]) if row.get("errors") else ""
 
 
+DRAFTING = ("break-even tau", "speed-up by drafting", "same words %")
 COLUMNS: tuple[tuple[str, Cell], ...] = (
     ("n", number("n")),
     ("errors", errors),
@@ -101,6 +112,9 @@ COLUMNS: tuple[tuple[str, Cell], ...] = (
     ("tpot ms", number("tpot_ms_p50", ".1f")),
     ("tokens/s", number("tokens_per_s", ".1f")),
     ("tau", number("tau", ".2f")),
+    ("break-even tau", lambda row: number("break_even", ".2f")(row.get("drafting") or {})),
     ("alpha", number("alpha", ".2f")),
+    ("speed-up by drafting", lambda row: drafted_speed(row.get("drafting") or {})),
+    ("same words %", lambda row: number("identical", ".1f", 100)(row.get("drafting") or {})),
     ("peak MB", number("peak_mb")),
 )

@@ -60,20 +60,20 @@ LATE_KINDS = {
     "sign": 1.5, "chart": 0.9, "choice": 1.6, "option": 0.3, "table": 2.2, "unanswerable": 0.7, "instruction": 0.5,
 }  # fmt: skip
 
+LATE_MIX = ((0.54, 110, 46), (0.37, 140, 140), (0.09, 576, 576))
+LATE = Recipe(FULL, LATE_KINDS, two_options=0.65, text=128, captions=0.25)
 STAGES = (
-    Stage("tower", 24_000, (0.02, 0.01), ((1, 100, 0),), Recipe(replace(MIDDLE, table=0.1), text=0), 64),
+    Stage("tower", 20_000, (0.02, 0.01), ((1, 100, 0),), Recipe(replace(MIDDLE, table=0.1), text=0), 64),
     Stage(
-        "read", 20_000, (0.015, 0.007), ((1, 100, 40),),
+        "read", 16_000, (0.015, 0.007), ((1, 100, 40),),
         Recipe(EASY, READ_KINDS, text=112, captions=0.1, blind=0.05), 32, 0.6,
     ),
     Stage(
-        "bind", 30_000, (0.007, 0.005), ((0.8, 110, 42), (0.2, 130, 130)),
+        "bind", 14_000, (0.007, 0.005), ((0.8, 110, 42), (0.2, 130, 130)),
         Recipe(replace(MIDDLE, table=0.15), BIND_KINDS, two_options=0.95, captions=0.12, blind=0.3), 32, 0.5,
     ),
-    Stage(
-        "full", 60_000, (0.005, 0.003), ((0.54, 110, 46), (0.37, 140, 140), (0.09, 576, 576)),
-        Recipe(FULL, LATE_KINDS, two_options=0.65, text=128, captions=0.25), 32, 0.5,
-    ),
+    Stage("full", 30_000, (0.005, 0.0035), LATE_MIX, LATE, 32, 0.5),
+    Stage("settle", 16_000, (0.0035, 0.0), LATE_MIX, LATE, 32, 0.5),
 )  # fmt: skip
 
 

@@ -1,0 +1,29 @@
+"""The points that draft: nothing attached and every point of the method, again with each draft head beside them.
+
+Knows points and nodes. Does not know heads or models. A drafted point's twin is the same point without the draft: it
+must say the same, and its time is what drafting is measured against.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mmaccel.jobs.point import BASELINE, Point
+
+NONE = "none"
+JOINED = " + "
+
+
+def with_drafts(points: Sequence[Point], config: Mapping[str, Any], method: str, choice: str) -> list[Point]:
+    """choice: what draft=… named. Each drafted point stands right behind its twin."""
+    named: dict[str, Any] = dict(config.get("drafts") or {})
+    if choice != NONE:
+        named = {choice: config["draft"], **named}
+    found: list[Point] = []
+    for point in points:
+        found.append(point)
+        if point.name == BASELINE or point.labels()["pruner"] == method:
+            found += [
+                replace(point, name=f"{point.name}{JOINED}{name}", draft=(name, node)) for name, node in named.items()
+            ]
+    return found
