@@ -12,11 +12,11 @@ from torch import Tensor
 from mmaccel.attach import attach
 from mmaccel.decoding.speculate import Speculate
 from mmaccel.drafting.base import PADDING, ROOT, Draft, DraftHead, Seen, Target
-from mmaccel.drafting.eagle import Eagle, Grown
+from mmaccel.drafting.eagle import Eagle, Grown, row_position
 from mmaccel.drafting.layer import Keys, Sizes
 from mmaccel.drafting.lookup import Lookup
 from mmaccel.drafting.medusa import Medusa
-from mmaccel.drafting.trees import Frontier, Pool, Shape, product
+from mmaccel.drafting.trees import Pool, Shape, product
 from mmaccel.pruning.fastv import FastV
 from mmaccel.pruning.pyramiddrop import PyramidDrop
 from mmaccel.pruning.uniform import Uniform
@@ -277,18 +277,23 @@ def test_states_fork_and_select():
     plain, head = Plain(), Eagle(SIZES, levels=2, beam=2, nodes=4)
     state = head.start(plain.target(), 2)
     head.observe(state, columns([4, 2], 4))
-    other = state.fork().select(torch.tensor([1]))
     token, position = torch.tensor([1, 2]), torch.tensor([[9], [9]])
+    apart = state.fork()
+    with torch.no_grad():
+        first = head.propose(apart, token, position, 5, None)
+    assert state.waiting is not None, "what the fork drafted is not in the state it was forked from"
+    assert state.keys.keys.shape[2] == 0
+    other = state.select(torch.tensor([1]))
     with torch.no_grad():
         both, alone = (
             head.propose(state, token, position, 5, None),
             head.propose(other, token[1:], position[1:], 5, None),
         )
     assert paths(both, 1) == paths(alone, 0)
+    assert torch.equal(both.tokens, first.tokens)
     assert isinstance(state.keys, Keys)
     assert state.keys.keys.shape[2] == 4
     assert Grown.none(state.keys).keys.shape[2] == 0
-    assert Frontier(token, token, token).pool is token
 
 
 # --- through the loop ------------------------------------------------------------------------------------------------
@@ -393,6 +398,85 @@ def test_a_head_is_shown_the_columns_that_reached_the_end(family, pruner, rows):
         assert (positions[row][valid[row]].diff() >= 0).all()
 
 
+class Oracle(DraftHead):
+    """Knows each row's answer and drafts so much of it, with a wrong sibling beside every right token."""
+
+    watches, taps = True, (0, 2)
+
+    def __init__(self, truth: list[list[int]], right: int) -> None:
+        super().__init__()
+        self.truth, self.right, self.shape = truth, right, "tree"
+        self.shown: list[Seen] = []
+
+    def start(self, target: Target, rows: int) -> Any:
+        return None
+
+    def observe(self, state: Any, seen: Seen) -> None:
+        self.shown.append(seen)
+
+    def propose(self, state: Any, token: Tensor, position: Tensor, limit: int, sampler: Any) -> Draft:
+        new = [sum(int(seen.whole[row].sum()) for seen in self.shown[1:]) for row in range(len(token))]
+        levels = min(self.right, limit)
+        tokens = [[t for d in range(levels) for t in (ids[n + 1 + d], (ids[n + 1 + d] + 1) % 90)]
+                  for ids, n in ((self.truth[row] + [0] * 20, n) for row, n in enumerate(new))]  # fmt: skip
+        parent = [above for d in range(levels) for above in (2 * d - 2 if d else ROOT,) * 2]
+        if not levels:
+            return Draft.empty(len(token))
+        return Draft(torch.tensor(tokens), torch.tensor(parent).expand(len(token), -1))
+
+    def whole(self) -> Seen:
+        found = self.shown[0]
+        for seen in self.shown[1:]:
+            found = found.then(seen)
+        return found
+
+
+@pytest.mark.parametrize("rows", [None, RAGGED], ids=["one", "ragged"])
+@pytest.mark.parametrize("pruner", PRUNERS)
+@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
+def test_what_is_shown_does_not_depend_on_how_much_was_accepted(family, pruner, rows):
+    """The columns of a run in which three tokens a step are accepted are those of a run that accepts none."""
+    model, inputs = model_of(family), tiny_models.inputs(family, rows)
+    size = inputs["input_ids"].shape[1]
+    with nullcontext() if PRUNERS[pruner] is None else attach(model, PRUNERS[pruner]):
+        options = {"max_new_tokens": 9, "do_sample": False}
+        plain = model.generate(**inputs, custom_generate=Speculate(), **options)
+        truth = plain[:, size:].tolist()
+        seen = []
+        for right in (0, 3):
+            head = Oracle(truth, right)
+            speculate = Speculate(head)
+            assert torch.equal(model.generate(**inputs, custom_generate=speculate, **options), plain)
+            assert (speculate.stats.accepted > 0) == (right > 0)
+            seen.append(head.whole())
+    for row in range(len(truth)):
+        one, two = ([part[..., valid, :] if part.ndim == 2 and part.shape[0] == len(valid) else part for part in
+                     (whole.ids[row][valid], whole.position[..., row, :][..., valid], *(x[row][valid] for x in
+                      (whole.hidden, whole.embeds, *whole.taps)))]
+                    for whole in seen for valid in (whole.whole[row],))  # fmt: skip
+        assert torch.equal(one[0], two[0])
+        assert torch.equal(one[1], two[1])
+        for ours, theirs in zip(one[2:], two[2:]):
+            assert torch.allclose(ours, theirs, atol=1e-4)
+
+
+def test_an_fp32_head_drafts_for_a_bf16_target():
+    model = tiny_models.tiny("llava", "sdpa").to(torch.bfloat16)
+    inputs = tiny_models.inputs("llava")
+    inputs["pixel_values"] = inputs["pixel_values"].to(torch.bfloat16)
+    for head in heads_for(model).values():
+        said = model.generate(**inputs, custom_generate=Speculate(head), max_new_tokens=5, do_sample=False)
+        assert said.shape[1] == inputs["input_ids"].shape[1] + 5
+
+
+def test_mrope_positions_are_time_whoever_hands_them_over():
+    three = torch.arange(6).view(3, 1, 2)
+    four = torch.cat([torch.full((1, 1, 2), 99), three])
+    assert torch.equal(row_position(three), three[0])
+    assert torch.equal(row_position(four), three[0])
+    assert torch.equal(row_position(three[0]), three[0])
+
+
 def test_a_head_that_watches_refuses_a_chunked_prompt():
     model, inputs = model_of("llava"), tiny_models.inputs("llava")
     head = heads_for(model)["eagle"]
@@ -430,7 +514,7 @@ def test_eagles_loss_is_drafting_itself():
     assert seen.hidden is not None
     assert seen.embeds is not None
     assert seen.valid is not None
-    found = head.loss(seen, answer, plain.target(), steps=3, decay=0.5)
+    found = head.loss(seen, answer, plain.target(), steps=3, decay=0.5, ce=0.3)
     total = torch.zeros(())
     for step in range(3):
         each = []
@@ -449,7 +533,7 @@ def test_eagles_loss_is_drafting_itself():
                     feature = slow_feature(head, tokens, hidden, where)
                 true = seen.hidden[row, t + step + 1]
                 soft = -(plain.logits(true).softmax(-1) * plain.logits(feature).log_softmax(-1)).sum()
-                each.append(soft + torch.nn.functional.smooth_l1_loss(feature, true))
+                each.append(0.3 * soft + torch.nn.functional.smooth_l1_loss(feature, true))
         assert found.sums[f"loss_{step}"][1] == len(each) > 0
         total = total + 0.5**step * torch.stack(each).mean()
     assert torch.allclose(found.total, total, atol=1e-5)

@@ -89,7 +89,7 @@ def test_fastv_is_the_mean_over_heads_of_the_last_row_of_layer_k_minus_1(scope, 
         assert found[b] == sorted(expected)
 
 
-@pytest.mark.parametrize(("depth", "k"), [(8, 1), (16, 1), (24, 2), (32, 2), (48, 3), (80, 5)])
+@pytest.mark.parametrize(("depth", "k"), [(8, 1), (16, 1), (24, 2), (32, 2), (40, 3), (48, 3), (80, 5)])
 def test_fastv_scaled_stands_at_the_papers_share_of_the_depth(depth, k):
     scaled = FastV(layer="scaled", ratio=0.5)
     assert scaled.stations(depth) == (k,) == FastV(layer=k, ratio=0.5).stations(depth)

@@ -33,7 +33,7 @@ from mmaccel.jobs.conversation import conversation, dice
 from mmaccel.jobs.digest import digest
 from mmaccel.jobs.evaluate import Evaluate, opened
 from mmaccel.jobs.facts import account, cells, evidence, survivors
-from mmaccel.jobs.features import Features, timed_features
+from mmaccel.jobs.features import Shared, timed_features
 from mmaccel.jobs.gate import Plan
 from mmaccel.jobs.paired import Paired
 from mmaccel.jobs.pictures import seen_box, within
@@ -653,7 +653,7 @@ def same_results(unbroken: Path, broken: Path) -> None:
 
 def test_samples_without_times_are_answered_alike_and_the_tower_runs_once(monkeypatch, checkpoint, here, finished):
     towers: list[int] = []
-    features = Features.shared
+    features = Shared.features
 
     @contextmanager
     def counted(self, model):
@@ -669,7 +669,7 @@ def test_samples_without_times_are_answered_alike_and_the_tower_runs_once(monkey
             yield
         vars(model.model).pop("get_image_features")
 
-    monkeypatch.setattr(Features, "shared", counted)
+    monkeypatch.setattr(Shared, "features", counted)
     words = ("limit=3", "benchmark.kinds=[exist,count]", "job.timed=1")
     assert smoke(monkeypatch, checkpoint, *words) == 0
     found = records(here / "run")
@@ -718,9 +718,9 @@ def test_a_draft_for_another_target_is_refused_before_its_weights_are_read(monke
 def test_shared_features_are_for_equal_pixels_alone():
     calls = []
     base = SimpleNamespace(get_image_features=lambda pixels, scale=1: calls.append(1) or Output(pixels * scale))
-    model, store = SimpleNamespace(model=base), Features()
+    model, store = SimpleNamespace(model=base), Shared()
     one, two = torch.ones(2), torch.zeros(2)
-    with store.shared(model):
+    with store.features(model):
         first, again = base.get_image_features(one), base.get_image_features(one.clone())
         first.fact = "mine"
         assert not hasattr(again, "fact")

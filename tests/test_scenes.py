@@ -249,6 +249,21 @@ def test_a_caption_states_every_fact_in_every_wording_and_order(template):
             assert text.startswith("The ")
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("a small red circle marked AB at the top, a large blue star at the left.", 3),
+        ("At the top is a small red circle marked AB.", 2),
+        ("top: small red circle AB.", 2),
+        ("top left: small red circle. At the top left is a small red circle at the top left.", 2),
+        ("The chart has red 3. The chart has blue 2, pink 1.", 3),
+        ("The picture shows no objects.", 0),
+    ],
+)
+def test_a_statement_counts_once_and_a_wrong_mark_is_a_wrong_fact(text, wanted):
+    assert sum(caption_facts(text).values()) == wanted
+
+
 def test_requests_for_captions_differ_and_all_are_asked():
     asked = Counter(make_question("test", 11, "caption", number)[1].text for number in range(300))
     assert set(asked) == {template.request for template in TEMPLATES}

@@ -55,6 +55,10 @@ BAD = [
     ({"conversations": said(("human", "<image> What?"), ("gpt", "x"))}, "has 0 pictures and 1 <image> marks"),
     ({"conversations": said(("human", "What?"), ("robot", "x"))}, "turn 1: from 'robot', valid are human and gpt"),
     ({"conversations": said(("human", "What?"), ("gpt", " "))}, "turn 1: is empty"),
+    ({"conversations": said(("human", "What?"), ("gpt", "<image>"))}, "turn 1: an answer holds <image>"),
+    ({"conversations": said((["human"], "What?"), ("gpt", "x"))}, "turn 0: from ['human'], valid are"),
+    ({"image": 5, "conversations": GOOD}, "not iterable"),
+    ({"image": "x" * 300, "conversations": GOOD}, "File name too long"),
     ({"conversations": []}, "roles are out of order: none"),
     ({"image": "../secret.png", "conversations": GOOD}, "image: ../secret.png is outside"),
     ([], "has no list `conversations`"),
@@ -81,7 +85,7 @@ def test_a_good_record_is_read_and_every_bad_one_is_named(folder, ending):
     assert len(data.problems) == len(BAD) + (ending == "jsonl")
     assert data.problems[0].where.endswith("record 2" if ending == "json" else ":2")
     if ending == "jsonl":
-        assert "data.jsonl:11: is no JSON" in str(data.problems[-1])
+        assert f"data.jsonl:{len(records) + 1}: is no JSON" in str(data.problems[-1])
     one = data[0]
     assert [message["role"] for message in one.messages] == ["user", "assistant"] * 2
     assert [part["type"] for part in one.messages[0]["content"]] == ["image", "text"]
@@ -195,7 +199,7 @@ def test_heads_come_back_from_the_disk(vlm, tmp_path):
             assert isinstance(head, Medusa)
             assert again.tree == head.tree
     assert "bias" in json.loads((tmp_path / "eagle" / "config.json").read_text())
-    assert sorted(load_file(tmp_path / "medusa" / "model.safetensors"))[:3] == [
+    assert sorted(load_file(tmp_path / "medusa" / "medusa_lm_head.safetensors"))[:3] == [
         "0.0.linear.bias", "0.0.linear.weight", "0.1.linear.bias",
     ]  # fmt: skip
     assert load_head(tmp_path / "eagle", levels=1).levels == 1  # type: ignore[union-attr]
@@ -256,14 +260,21 @@ def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(vlm, chats, tmp_path
         Trainer(vlm, eagle_for(vlm), chats, replace(PLAN, seed=1), tmp_path / "part").resume()
 
 
-def test_accumulation_is_a_larger_batch(vlm, chats, tmp_path):
+def test_accumulation_is_a_larger_batch(vlm, tmp_path):
     """Answers of equal length, so that the mean of means is the mean."""
     plain = replace(PLAN, loss={}, steps=2, batch=4, clip=1e9)
-    same = [SceneChats(12, kinds=("colour",))[0]] * 12
+    many = SceneChats(60, kinds=("exist",))
+    sizes = {k: int(felt(vlm, [many[k].messages]).answer.sum()) for k in range(60)}
+    common = max(set(sizes.values()), key=list(sizes.values()).count)
+    same = [many[k] for k, size in sizes.items() if size == common][:12]
+    half, _ = trained(vlm, same, tmp_path / "half", replace(plain, batch=2))
     one, _ = trained(vlm, same, tmp_path / "one", plain)
     two, _ = trained(vlm, same, tmp_path / "two", replace(plain, batch=2, accumulate=2))
     for name, x in one.bare.state_dict().items():
         assert torch.allclose(x, two.bare.state_dict()[name], atol=1e-5), name
+    assert any(
+        not torch.allclose(x, half.bare.state_dict()[name], atol=1e-4) for name, x in one.bare.state_dict().items()
+    )
 
 
 def test_pictures_that_cannot_be_read_are_skipped_and_counted(vlm, chats, tmp_path):
@@ -276,16 +287,46 @@ def test_pictures_that_cannot_be_read_are_skipped_and_counted(vlm, chats, tmp_pa
                 raise OSError("no picture")
             return chats[index]
 
-    trainer, lines = trained(vlm, Broken(), tmp_path, replace(PLAN, steps=2))
-    assert lines[-1]["skipped"] > 0
+    trainer, lines = trained(vlm, Broken(), tmp_path, replace(PLAN, steps=9))  # several times round
+    assert lines[-1]["skipped"] > 6
     assert trainer.wrong[-1] == "OSError: no picture"
 
     class Nothing(Broken):
         def __getitem__(self, index: int) -> Any:
             raise ValueError("cut off")
 
-    with pytest.raises(ValueError, match="no conversation can be read; the last said: ValueError: cut off"):
+    with pytest.raises(ValueError, match="no conversation can be used; the last said: ValueError: cut off"):
         trained(vlm, Nothing(), tmp_path / "none")
+
+
+def test_what_the_target_refuses_is_skipped_and_counted(vlm, chats, tmp_path):
+    """One that is longer than the context, between good ones."""
+    long = [{"role": "user", "content": "word " * 6000}, {"role": "assistant", "content": "x"}]
+
+    class Mixed:
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Any:
+            return replace(chats[index], messages=long) if index == 2 else chats[index]
+
+    trainer, lines = trained(vlm, Mixed(), tmp_path, replace(PLAN, steps=4))
+    assert lines[-1]["step"] == 4
+    assert (lines[-1]["skipped"] > 0) == ("context" in " ".join(trainer.wrong))
+
+
+def test_pictures_keep_their_depth_and_broken_ones_say_so(folder):
+    import numpy as np
+
+    ramp = np.linspace(0, 65535, 600).astype(np.uint16).reshape(20, 30)
+    Image.fromarray(ramp).save(folder / "a.png")
+    record = {"id": "x", "image": "a.png", "conversations": said(("human", "<image>"), ("gpt", "x"))}
+    (folder / "d.json").write_text(json.dumps([record]))
+    data = Llava(str(folder / "d.json"))
+    assert data[0].messages[0]["content"][0]["image"].getpixel((29, 19)) == 65535
+    (folder / "a.png").write_bytes((folder / "a.png").read_bytes()[:60])
+    with pytest.raises(ValueError, match="cannot be decoded"):
+        data[0]
 
 
 def test_the_order_is_shuffled_anew_and_the_same_for_a_seed():

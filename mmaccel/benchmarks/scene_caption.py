@@ -96,25 +96,28 @@ def tell(rng: random.Random, scene: Scene) -> tuple[str, list[Piece]]:
     return template.request, template.pieces(scene)
 
 
-KIND = rf"(?P<size>{'|'.join(SIZES)}) (?P<colour>{'|'.join(COLOURS)}) (?P<shape>{'|'.join(SHAPES)})"
-CELL = rf"(?P<cell>{'|'.join(sorted(CELLS, key=len, reverse=True))})"
-OBJECTS = [
-    re.compile(rf"{KIND}(?: marked (?P<mark>\w))? at the {CELL}"),
-    re.compile(rf"[Aa]t the {CELL} is an? {KIND}(?: marked (?P<mark>\w)\b)?"),
-    re.compile(rf"{CELL}: {KIND}(?: (?P<mark>[A-Z0-9])\b)?"),
-]
+KIND = rf"({'|'.join(SIZES)}) ({'|'.join(COLOURS)}) ({'|'.join(SHAPES)})\b"
+CELL = rf"({'|'.join(sorted(CELLS, key=len, reverse=True))})\b"
+OBJECT = re.compile(  # each wording once, scanned from left to right: no statement is read twice
+    rf"{KIND}(?: marked (\w+))? at the {CELL}|[Aa]t the {CELL} is an? {KIND}(?: marked (\w+))?"
+    rf"|{CELL}: {KIND}(?: ([A-Z0-9]+)\b)?"
+)
 
 
 def caption_facts(text: str) -> Counter[tuple[str, ...]]:
     """What a caption says: size, colour, shape, cell and mark of each object, text of each sign, value of each bar."""
     facts: Counter[tuple[str, ...]] = Counter()
-    for pattern in OBJECTS:
-        for found in pattern.finditer(text):
-            one = found.groupdict()
-            facts[("object", one["size"], one["colour"], one["shape"], one["cell"])] += 1
-            if one["mark"]:
-                facts[("mark", one["colour"], one["shape"], one["mark"])] += 1
+    for found in OBJECT.finditer(text):
+        groups = found.groups()
+        size, colour, shape, mark, cell = next(
+            (part[0], part[1], part[2], part[3], part[4])
+            for part in (groups[:5], (*groups[6:10], groups[5]), (*groups[11:15], groups[10]))
+            if part[0]
+        )
+        facts[("object", size, colour, shape, cell)] += 1
+        if mark:
+            facts[("mark", colour, shape, mark)] += 1
     facts.update(("sign", size, said) for size, said in re.findall(r"The (small|large) sign says (\w+)", text))
-    chart = re.search(r"The chart has ([^.]*)", text)
-    facts.update(("bar", *pair) for pair in (re.findall(r"(\w+) (\d)", chart.group(1)) if chart else ()))
+    for chart in re.findall(r"The chart has ([^.]*)", text):
+        facts.update(("bar", *pair) for pair in re.findall(r"(\w+) (\d)", chart))
     return facts

@@ -38,7 +38,7 @@ class Scenes(Benchmark):
     captions: beside other kinds at most so many captions, which take long to write; the cycle then goes on without.
     """
 
-    n: int = 541
+    n: int = 539
     captions: int | None = None
     seed: int = 0
     kinds: Sequence[str] | None = None

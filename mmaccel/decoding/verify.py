@@ -80,7 +80,8 @@ class Verifier:
             if self.mask is not None:
                 self.mask = self.seen_mask
             self.position = self.position + 1
-            return self._seen_step(self.ids, self.at, None, None)
+            ended = None if all(self.running) else torch.tensor(kept).to(self.ids.device)[:, None] > 0  # [B, 1]
+            return self._seen_step(self.ids, self.at, ended, None)
         device, longest = self.ids.device, max(kept)
         count = torch.tensor(kept).to(device)[:, None]  # [B, 1]
         keep: Any = torch.zeros_like(self.ids, dtype=torch.bool)  # [B, 1+t]

@@ -135,6 +135,10 @@ class Target:
     depth: int
     vocabulary: int
 
+    def says(self, hidden: Tensor) -> Tensor:
+        """[…, V] fp32 logits of hidden states of whatever precision."""
+        return self.logits(hidden.to(self.dtype)).float()
+
     @property
     def device(self) -> torch.device:
         return self.embed.weight.device  # type: ignore[union-attr, return-value]

@@ -56,7 +56,7 @@ class Eagle(DraftHead):
     watches = True
 
     def __init__(
-        self, sizes: Sizes, *, fc_bias: bool = True, levels: int = 5, beam: int = 8, nodes: int = 24,
+        self, sizes: Sizes, *, fc_bias: bool = False, levels: int = 5, beam: int = 8, nodes: int = 24,
         image_input: str = "merged",
     ) -> None:  # fmt: skip
         super().__init__()
@@ -106,10 +106,10 @@ class Eagle(DraftHead):
         return pool.best(self.nodes)
 
     def logp(self, state: Drafting, feature: Tensor) -> Tensor:
-        return state.target.logits(feature).float().log_softmax(-1)
+        return state.target.says(feature).log_softmax(-1)
 
     def joined(self, embeds: Tensor, hidden: Tensor) -> Tensor:
-        return self.fc(torch.cat([embeds.to(hidden.dtype), hidden], -1))
+        return self.fc(torch.cat([embeds.to(hidden.dtype), hidden], -1).to(self.fc.weight.dtype))
 
     def catch_up(self, state: Drafting, token: Tensor) -> Tensor:
         """Runs the columns that waited for the token after them; [B, 1, D] the feature of the last."""
@@ -162,11 +162,13 @@ class Eagle(DraftHead):
         steps: int = 1,
         noise: float = 0.0,
         decay: float = 0.8,
+        ce: float = 0.1,
     ) -> Loss:
-        """Soft cross entropy with the target's law and distance to its hidden states, over `steps` of own guesses.
+        """Distance to the target's hidden states plus `ce` × soft cross entropy with its law, over `steps` of guesses.
 
-        answer: [B, n] columns whose tokens the target says.  The first step is the paper's; the later ones feed the
-        guesses back, as drafting does (https://arxiv.org/abs/2408.15766).
+        answer: [B, n] columns whose tokens the target says.  One step with ce = 0.1 is the paper's; the later ones feed
+        the guesses back, as drafting does (https://arxiv.org/abs/2408.15766).  noise: width of what is added to the
+        hidden states, uniform around 0.
         """
         assert seen.hidden is not None
         h = seen.hidden
@@ -188,15 +190,17 @@ class Eagle(DraftHead):
             values.append(v)
             feature = self.layer.rest(x, attention.unrolled(q, keys, values, sees))
             known = shifted(answer, ahead + 1) & valid  # the token that is guessed is the answer's
-            loss, counted = self.step_loss(feature[known], shifted(h, ahead)[known], target, step)
+            loss, counted = self.step_loss(feature[known], shifted(h, ahead)[known], target, step, ce)
             total = total + decay**step * loss
             sums |= counted
             feed = feature
         return Loss(total, sums)
 
-    def step_loss(self, feature: Tensor, true: Tensor, target: Target, step: int) -> tuple[Tensor, dict[str, Any]]:
+    def step_loss(
+        self, feature: Tensor, true: Tensor, target: Target, step: int, ce: float
+    ) -> tuple[Tensor, dict[str, Any]]:
         count = torch.tensor(len(feature), device=feature.device)
-        logits, wanted = target.logits(feature).float(), target.logits(true).float()
+        logits, wanted = target.says(feature), target.says(true)
         soft = -(wanted.softmax(-1) * logits.log_softmax(-1)).sum()
         near = F.smooth_l1_loss(feature.float(), true.float(), reduction="none").mean(-1).sum()
         right = (logits.argmax(-1) == wanted.argmax(-1)).sum()
@@ -206,7 +210,7 @@ class Eagle(DraftHead):
             f"distance_{step}": (near.detach(), count),
             f"right_{step}": (right, count),
         }
-        return (soft + near) / least, found
+        return (ce * soft + near) / least, found
 
 
 def shifted(x: Tensor, by: int) -> Tensor:
@@ -215,8 +219,8 @@ def shifted(x: Tensor, by: int) -> Tensor:
 
 
 def row_position(position: Tensor) -> Tensor:
-    """[B, m]: of several axes the first (time, which text counts up on all alike)."""
-    return position if position.ndim == 2 else position[0]
+    """[B, m]: of M-RoPE's axes time, which text counts up on all alike. `generate` puts an axis in front of them."""
+    return position if position.ndim == 2 else position[-3]
 
 
 def pick(x: Tensor, at: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a draft layer. width: of the residual stream.  read: width of what attention reads (2 × width in EAGLE-3)."""
+    """Of a draft layer. width: of the residual stream.  read: width of what attention reads (2 × width in EAGLE-3).
+    vocabulary, positions: the target's, which only a file's reader needs."""
 
     width: int
     heads: int
@@ -25,6 +26,8 @@ class Sizes:
     eps: float = 1e-5
     qkv_bias: bool = False
     read: int = 0
+    vocabulary: int = 0
+    positions: int = 0
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:

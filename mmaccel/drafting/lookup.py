@@ -66,6 +66,8 @@ class Lookup(DraftHead):
             found = torch.where(found == NONE, place, found)
         at = found[:, None] + torch.arange(size, device=ids.device)  # [B, size]
         there = (found[:, None] != NONE) & (at < ids.shape[1])
+        if not bool(there.any()):  # asks the device once, and spares it a verification of nothing
+            return Draft.empty(len(token), token.device)
         tokens = ids.gather(1, at.clamp(0, ids.shape[1] - 1))
         chain = Draft.chain(torch.where(there, tokens, 0))
         return replace(chain, parent=torch.where(there, chain.parent, -2))

@@ -62,11 +62,11 @@ class Medusa(DraftHead):
         self.blocks = nn.ModuleList(nn.Sequential(*[Block(width) for _ in range(layers)]) for _ in range(heads))
         outputs = [nn.Linear(width, vocabulary, bias=False) for _ in range(heads)] if own_head else []
         self.outputs = nn.ModuleList(outputs)
-        self.logits: nn.Module | None = None
+        self.target: Target | None = None
 
     def start(self, target: Target, rows: int) -> Last:
         self.fits(target.width, target.vocabulary)
-        self.__dict__["logits"] = target.logits  # not a submodule: the target's weights are not the head's
+        self.target = target
         return Last(torch.zeros(rows, target.width, device=target.device, dtype=target.dtype))
 
     def fits(self, width: int, vocabulary: int) -> None:
@@ -83,10 +83,11 @@ class Medusa(DraftHead):
 
     def guess(self, hidden: Tensor, head: int) -> Tensor:
         """[…, V] logits of the token head + 2 places on."""
-        x = self.blocks[head](hidden)
-        out = self.outputs[head] if len(self.outputs) else self.logits
-        assert out is not None
-        return out(x)
+        x = self.blocks[head](hidden.to(next(self.blocks.parameters()).dtype))
+        if len(self.outputs):
+            return self.outputs[head](x)
+        assert self.target is not None
+        return self.target.says(x)
 
     def propose(self, state: DraftState, token: Tensor, position: Tensor, limit: int, sampler: Any) -> Draft:
         assert isinstance(state, Last)
@@ -98,7 +99,7 @@ class Medusa(DraftHead):
 
     def loss(self, seen: Seen, answer: Tensor, target: Target, decay: float = 0.8) -> Loss:  # type: ignore[override]
         """Cross entropy of every head with the answer's own tokens, head i weighted decay^i."""
-        self.__dict__["logits"] = target.logits
+        self.target = target
         assert seen.hidden is not None
         sums: dict[str, tuple[Tensor, Tensor]] = {}
         total = seen.hidden.new_zeros((), dtype=torch.float32)

@@ -4,6 +4,7 @@ Knows tokens, parents and log-probabilities. Does not know heads or models. All 
 children everywhere.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -69,8 +70,13 @@ def product(shape: Shape, choices: Sequence[Tensor]) -> Draft:
     if not shape.parent:
         return Draft.empty(rows, choices[0].device if choices else None)
     tokens = [choices[depth - 1][:, rank] for depth, rank in zip(shape.depth, shape.rank)]
-    parent = torch.tensor(shape.parent, device=tokens[0].device).expand(rows, -1)
-    return Draft(torch.stack(tokens, 1), parent)
+    return Draft(torch.stack(tokens, 1), parents(shape, tokens[0].device).expand(rows, -1))
+
+
+@functools.cache
+def parents(shape: Shape, device: torch.device) -> Tensor:
+    """[t] on that device: made once, for a copy to it would make every step wait."""
+    return torch.tensor(shape.parent, device=device)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,8 @@ class Evaluate:
         if config["machine"]["threads"]:
             torch.set_num_threads(config["machine"]["threads"])
         vlm, load_ms = timed(lambda: registry.instantiate(plan.model, foreign=task.foreign))
+        for head in set(plan.heads.values()):
+            head.to(vlm.device, vlm.model.dtype).eval()
         first = plan.first or plan.benchmark[0]
         asker = Asker(vlm, plan.benchmark, config["sampler"], config["seed"])
         cold = {"cold_start": cold_start(asker, first, load_ms)}  # before anything else runs the model
@@ -66,8 +68,12 @@ class Evaluate:
 
 def opened(task: Task, points: Sequence[Point], facts: dict[str, Any]) -> RunFolder:
     """A new run folder, or the one to resume; the points' labels are part of its configuration."""
-    quantization = {"quantization": task.config["model"].get("quantization")}
-    config = task.kept() | {"points": [point.labels() | quantization for point in points]}
+    config, listed = task.kept(), [point.labels() for point in points]
+    for labels in listed:
+        labels["quantization"] = config["model"].get("quantization")
+        if "twin" in labels:  # replies that are sampled need not be the twin's
+            labels["sampled"] = bool(config["sampler"].get("do_sample"))
+    config["points"] = listed
     if task.resume:
         folder = RunFolder.resume(task.resume, config, facts)
         for key, (old, new) in changed_facts(first_facts(task.resume), facts, ("git",)).items():

@@ -1,4 +1,4 @@
-"""Around the call that turns a picture into features: its time taken, or its work shared between points.
+"""Around the call that turns a picture into features: its time taken, or the work shared between points.
 
 Knows the feature call every Hugging Face VLM has. Does not know points or samples. The model is left as it was.
 """
@@ -6,12 +6,13 @@ Knows the feature call every Hugging Face VLM has. Does not know points or sampl
 import copy
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from mmaccel.benchmarks.wire import as_bytes
 from mmaccel.measure.clock import Clock
 
 
@@ -55,15 +56,25 @@ def timed_features(model: Any, clock: Clock) -> Iterator[list[float]]:
         yield entered
 
 
-class Features:
-    """The last picture's features, given out again for equal arguments: points without times share the tower's work."""
+class Shared:
+    """What points without times share of a sample: the last prompt, and the last picture's features."""
 
     def __init__(self) -> None:
+        self.sample: tuple[Any, list[str]] | None = None
+        self.inputs: Any = None
         self.asked: Mapping[str, Any] = {}
         self.output: Any = None
 
+    def prompt(self, make: Callable[..., Any], sample: Any, said: Sequence[str]) -> Any:
+        """make(bytes, sample, said), once for the same sample and replies."""
+        if self.sample is None or self.sample[0] is not sample or self.sample[1] != list(said):
+            self.sample, self.inputs = (sample, list(said)), make(as_bytes(sample.image), sample, said)
+        return self.inputs
+
     @contextmanager
-    def shared(self, model: Any) -> Iterator[None]:
+    def features(self, model: Any) -> Iterator[None]:
+        """Calls of the block with equal arguments run the tower once."""
+
         def around(original: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
             asked = {**{str(at): value for at, value in enumerate(args)}, **kwargs}
             if self.output is None or not same(self.asked, asked):

@@ -18,6 +18,7 @@ from mmaccel.jobs.points import BASELINE, Point
 from mmaccel.jobs.sample import Asker
 from mmaccel.measure.record import RunFolder
 
+DRAFTED = 8  # tokens of a warm-up in which a head drafts and the draft is verified
 HOPELESS = 3  # samples without one good record, from the start: then the fault is not the samples'
 
 
@@ -90,7 +91,8 @@ class Paired:
         shape = (point.name, inputs.visual_tokens[0])
         if shape not in self.warm:
             for _ in range(self.warmup):
-                self.asker.ask(pruner, sample, said, limit=2, head=self.plan.heads.get(point.name))
+                head = self.plan.heads.get(point.name)
+                self.asker.ask(pruner, sample, said, limit=2 if head is None else DRAFTED, head=head)
             self.warm.add(shape)
 
     def failed(self, sample: Sample, turn: int, error: Exception) -> dict[str, Any]:

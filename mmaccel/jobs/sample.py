@@ -18,7 +18,7 @@ from mmaccel.benchmarks.wire import as_bytes, from_bytes
 from mmaccel.decoding.speculate import Speculate
 from mmaccel.jobs.conversation import conversation, dice
 from mmaccel.jobs.facts import account, evidence, megabytes, merges
-from mmaccel.jobs.features import Features, timed_features
+from mmaccel.jobs.features import Shared, timed_features
 from mmaccel.jobs.pictures import seen_box, within
 from mmaccel.jobs.timing import UNTIMED, counters, timings
 from mmaccel.measure.clock import Clock
@@ -33,7 +33,7 @@ class Asker:
     benchmark: Benchmark
     sampler: Mapping[str, Any]
     seed: int = 0
-    features: Features = field(default_factory=Features, init=False)
+    shared: Shared = field(default_factory=Shared, init=False)
     geometry: Geometry = field(init=False)
 
     def __post_init__(self) -> None:
@@ -46,18 +46,19 @@ class Asker:
     ) -> tuple[dict[str, Any], Any]:  # fmt: skip
         """(the record's measured part, the pruning event) of the turn that follows the replies in `said`.
 
-        Where it is not timed the tower's work is shared with the requests before, and the times stay empty.
+        Where it is not timed, preprocessing and the tower's work are shared with the requests before, and the times
+        stay empty.
         """
-        data, clock = as_bytes(sample.image), Clock(self.device)
+        clock, data = Clock(self.device), as_bytes(sample.image) if timed else b""
         dealt = dice(self.seed, sample.id, len(said))
         speculate = Speculate(head, tokenizer=self.vlm.tokenizer, seed=dealt, clock=clock)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
-        around = timed_features(self.vlm.model, clock) if timed else self.shared(pruner)
+        around = timed_features(self.vlm.model, clock) if timed else self.sharing(pruner)
         with around as entered, attached(self.vlm.model, pruner) as events:
             began = time.perf_counter()
             with clock.stage("preprocess"):
-                inputs = self.vlm.inputs([conversation(from_bytes(data), sample.turns, said)])
+                inputs = self.inputs(data, sample, said) if timed else self.shared.prompt(self.inputs, sample, said)
             options = self.options(limit)
             self.check_room(inputs.prompt_tokens[0], options["max_new_tokens"])
             sequences = self.vlm.model.generate(**inputs, **options, custom_generate=speculate)
@@ -79,10 +80,13 @@ class Asker:
             "prompt_hash": inputs.prompt_hash[0], "processor_hash": self.vlm.processor.hash,
         }, event  # fmt: skip
 
-    def shared(self, pruner: Any | None) -> Any:
+    def inputs(self, data: bytes, sample: Sample, said: Sequence[str]) -> Any:
+        return self.vlm.inputs([conversation(from_bytes(data), sample.turns, said)])
+
+    def sharing(self, pruner: Any | None) -> Any:
         """A pruner that watches the tower's layers runs it itself."""
         watches = pruner is not None and pruner.needs(self.geometry.layers).vision_layers
-        return nullcontext() if watches else self.features.shared(self.vlm.model)
+        return nullcontext() if watches else self.shared.features(self.vlm.model)
 
     def seen(self, sample: Sample) -> Box:
         return seen_box(sample.image, self.vlm.processor.image_processor)

@@ -7,7 +7,7 @@ Definitions (columns of points.csv):
   n                 samples with at least one record without error
   accuracy          Σ score.correct / count, with a bootstrap interval; delta: paired with the baseline's same samples.
                     Records whose score is `apart` (another scale, such as the F1 of a caption) count in their kind
-                    alone, unless there are no others
+                    alone, unless the run has no others
   parsed_rate       replies in which an answer was found; None when the benchmark parses nothing
   evidence_kept     Σ evidence tokens alive after the last station / Σ evidence tokens
   tau, alpha        Σ emitted / Σ verify steps; Σ accepted / Σ drafted, None for an empty draft
@@ -155,6 +155,8 @@ def points_table(
         raise ValueError(f"baseline: got {baseline!r}, the points are {names}")
     by_point: dict[str, list[Record]] = {name: [] for name in names}
     parses = False
+    records = list(records)
+    shared = {id(record) for record in one_scale(records)}
     for record in records:
         if record["point"] not in by_point:
             raise ValueError(f"records name the point {record['point']!r}, the points are {names}")
@@ -165,24 +167,28 @@ def points_table(
     rows = []
     for point in points:
         mine, is_base = by_point[point["name"]], point["name"] == baseline
-        row = point_row(point, mine, base, is_base, parses, resamples)
+        scored, against = ([record for record in side if id(record) in shared] for side in (mine, base))
+        row = point_row(point, mine, base, is_base, resamples)
+        row |= quality(scored, against, is_base, parses, resamples)
+        row["apart"] = len({record["sample"] for record in clean(mine)} - {record["sample"] for record in scored})
         if point.get("twin"):
-            row["drafting"] = drafting(clean(mine), clean(by_point[point["twin"]]), resamples)
-        rows.append(row | {"buckets": buckets(pooled(clean(mine)), pooled(base), is_base, labels, resamples)})
+            twin = clean(by_point[point["twin"]])
+            row["drafting"] = drafting(clean(mine), twin, bool(point.get("sampled")), resamples)
+        rows.append(row | {"buckets": buckets(scored, against, is_base, labels, resamples)})
     return rows
 
 
 def point_row(
-    point: Mapping[str, Any], records: Sequence[Record], base: Sequence[Record], is_base: bool, parses: bool, r: int
+    point: Mapping[str, Any], records: Sequence[Record], base: Sequence[Record], is_base: bool, r: int
 ) -> dict[str, Any]:
+    """What does not depend on which scores share a scale."""
     good = clean(records)
     row = dict.fromkeys(POINT_COLUMNS)
     row |= {"point": point["name"]} | {key: point.get(key) for key in ("pruner", "ratio", "draft", "quantization")}
     row["n"] = len({record["sample"] for record in good})
-    row |= quality(good, base, is_base, parses, r) | speculation(good) | latency(good) | cost(good)
+    row |= speculation(good) | latency(good) | cost(good) | {"evidence_kept": evidence_kept(good)}
     row |= speed(good, base, is_base, r)
     row["errors"] = len(records) - len(good)
-    row["apart"] = len({record["sample"] for record in good}) - len({record["sample"] for record in pooled(good)})
     row["timed"] = len({record["sample"] for record in good if record.get("e2e_ms") is not None})
     row["baseline"] = is_base
     row["kinds"] = kinds(good, base, is_base, r)
@@ -195,10 +201,9 @@ def clean(records: Iterable[Record]) -> list[Record]:
 
 
 def quality(good: Sequence[Record], base: Sequence[Record], is_base: bool, parses: bool, r: int) -> dict[str, Any]:
-    scores = correct_sums(pooled(good))
+    scores = correct_sums(good)
     accuracy = bootstrap_interval(*columns_of(scores), resamples=r, bounds=(0.0, 1.0))
-    against = correct_sums(pooled(base))
-    delta = Estimate(None, None, None, 0) if is_base else paired_interval(scores, against, resamples=r)
+    delta = Estimate(None, None, None, 0) if is_base else paired_interval(scores, correct_sums(base), resamples=r)
     scored = [record for record in good if inner([record], "score", "correct")]
     found = sum(record.get("parsed") is not None for record in scored)
     return {
@@ -208,13 +213,18 @@ def quality(good: Sequence[Record], base: Sequence[Record], is_base: bool, parse
         "delta_ci": delta.interval,
         "pairs": delta.n,
         "parsed_rate": found / len(scored) if scored and parses else None,
-        "evidence_kept": evidence_kept(good),
     }
 
 
-def pooled(records: Sequence[Record]) -> Sequence[Record]:
-    """Those whose scores share one scale."""
-    return [record for record in records if not (record.get("score") or {}).get("apart")] or records
+def pooled(records: Iterable[Record]) -> list[Record]:
+    """Those whose scores share one scale; may be none of them."""
+    return [record for record in records if not (record.get("score") or {}).get("apart")]
+
+
+def one_scale(records: Iterable[Record]) -> list[Record]:
+    """The good records of a whole run whose scores share one scale; all of them where only those apart are left."""
+    good = clean(records)
+    return pooled(good) or good
 
 
 def correct_sums(records: Iterable[Record]) -> Sums:
@@ -266,25 +276,27 @@ def speculation(good: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def drafting(good: Sequence[Record], twin: Sequence[Record], r: int) -> dict[str, Any]:
+def drafting(good: Sequence[Record], twin: Sequence[Record], sampled: bool, r: int) -> dict[str, Any]:
     """A drafted point beside the same point without a draft.
 
-    identical: share of replies that are the twin's, token by token.  speedup: median of paired end-to-end ratios.
-    break_even: tau at which a step would cost what its tokens cost the twin: median drafted step / median plain step.
+    identical: share of replies that are the twin's, token by token (not where replies are sampled: drafts draw other
+    dice).  speedup: median of paired end-to-end ratios.  break_even: the tau at which a step costs what its tokens cost
+    the twin, mean drafted step / mean plain step; the head's pass over the prompt is in its first step.
     accepted: by depth from 1, the share of steps whose draft was accepted so far.
     """
     there = {(record["sample"], record["turn"]): record for record in twin}
     pairs = [(record, there[key]) for record in good if (key := (record["sample"], record["turn"])) in there]
     same = sum(mine["ids"] == other["ids"] for mine, other in pairs)
     faster = paired_times(good, twin, lambda record: record.get("e2e_ms"), r)
-    ours, plain = ([ms for record in side for ms in record.get("step_ms") or ()] for side in (good, twin))
+    timed = [pair for pair in pairs if pair[0].get("step_ms") and pair[1].get("step_ms")]
+    ours, plain = ([ms for pair in timed for ms in pair[side]["step_ms"]] for side in (0, 1))
     steps = sum(inner(good, "spec", "steps"))
     depths = [(record.get("spec") or {}).get("accepted_by_depth") or [] for record in good]
     deepest = max(map(len, depths), default=0)
     return {
-        "identical": same / len(pairs) if pairs else None, "pairs": len(pairs),
+        "identical": same / len(pairs) if pairs and not sampled else None, "pairs": len(pairs),
         "speedup": faster.value, "speedup_ci": faster.interval,
-        "break_even": float(np.median(ours) / np.median(plain)) if ours and plain else None,
+        "break_even": float(np.mean(ours) / np.mean(plain)) if timed else None,
         "accepted": [sum(d[at] for d in depths if len(d) > at) / steps for at in range(deepest)] if steps else [],
     }  # fmt: skip
 

@@ -6,7 +6,7 @@ Pools a method's points: one row per share of evidence tokens alive after the la
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mmaccel.measure.stats import RESAMPLES, bootstrap_interval, clean, columns_of, correct_sums, last, pooled
+from mmaccel.measure.stats import RESAMPLES, bootstrap_interval, columns_of, correct_sums, last, one_scale
 
 EDGES = (0.0, 0.25, 0.5, 0.75)  # a share above an edge belongs to the bucket behind it; none and all stand alone
 LABELS = ("none", "≤ 25 %", "≤ 50 %", "≤ 75 %", "< 100 %", "all")
@@ -32,7 +32,7 @@ def by_survival(
 
     The interval resamples samples, as everywhere: the same sample at several points is one draw.
     """
-    known = [(record, share_left(record)) for record in pooled(clean(records))]
+    known = [(record, share_left(record)) for record in one_scale(records)]
     table: dict[str, list[dict[str, Any]]] = {}
     for method, points in methods.items():
         filled: dict[int, list[tuple[Mapping[str, Any], float]]] = {}

@@ -36,7 +36,7 @@ class FastV(ScorePruner):
 
     def k(self, depth: int | None) -> int:
         if isinstance(self.layer, str):
-            return max(1, round(2 * (depth or PAPER_DEPTH) / PAPER_DEPTH))
+            return max(1, int(2 * (depth or PAPER_DEPTH) / PAPER_DEPTH + 0.5))
         return checked_layer(self.layer, depth, least=1)
 
     def stations(self, depth: int) -> tuple[int, ...]:

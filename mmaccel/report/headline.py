@@ -10,11 +10,10 @@ from typing import Any
 
 from mmaccel.measure.stats import (
     Estimate,
-    clean,
     correct_sums,
+    one_scale,
     paired_interval,
     points,
-    pooled,
     resolved,
     speed_verdict,
 )
@@ -33,11 +32,12 @@ class Finding:
 
 
 def headline(rows: Sequence[Row], records: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    every, rows = rows, [row for row in rows if not row.get("draft")]  # a draft changes no accuracy: it has its own
     methods = {name: members for name, members in groups(rows).items() if not is_control(members[0])}
     found = [best(rows)] if methods else []
     found += [cliff(name, members) for name, members in methods.items()]
     found += [versus(name, members, rows, records) for name, members in methods.items()]
-    return [*found, *slower(rows), *failed(rows)]
+    return [*found, *drafts(every), *slower(rows), *failed(every)]
 
 
 def best(rows: Sequence[Row]) -> Finding:
@@ -87,7 +87,7 @@ def budget(row: Row) -> float:
 
 def versus(name: str, rows: Sequence[Row], every: Sequence[Row], records: Sequence[Mapping[str, Any]]) -> Finding:
     """Each control against the method's point at the same measured budget, paired by sample."""
-    good = pooled(clean(records))
+    good = one_scale(records)
     scores = {row["point"]: correct_sums(r for r in good if r["point"] == row["point"]) for row in every}
     gaps: dict[str, list[Estimate]] = {}
     for control in every:
@@ -128,6 +128,34 @@ def matched(control: Row, rows: Sequence[Row]) -> Row | None:
         return None
     row = min(near, key=lambda row: abs(row["mean_visual"] - mean))
     return row if abs(row["mean_visual"] - mean) <= MATCHED * max(mean, row["mean_visual"]) else None
+
+
+def drafts(rows: Sequence[Row]) -> list[Finding]:
+    """Per head what drafting gained over the same points without it, and whether the words stayed the same."""
+    found = []
+    for name in dict.fromkeys(row["draft"] for row in rows if row.get("draft")):
+        mine = [row for row in rows if row.get("draft") == name]
+        text = "; ".join(f"{row['point']}: {drafted(row)}" for row in mine) + "."
+        differ = [row["point"] for row in mine if (row["drafting"].get("identical") or 1.0) < 1.0]
+        if differ:
+            text += f" The words are not always those without the draft at {listed(differ)}."
+        lost = [row for row in mine if (row["drafting"].get("speedup_ci") or (1.0, 1.0))[1] < 1.0]
+        gains = [row for row in mine if (row["drafting"].get("speedup_ci") or (1.0, 1.0))[0] > 1.0]
+        tone = "bad" if differ or len(lost) == len(mine) else "good" if gains else "plain"
+        found.append(Finding(f"Drafting with {name}", text, tone))
+    return found
+
+
+def drafted(row: Row) -> str:
+    part = row["drafting"]
+    if part.get("speedup") is None:
+        return "not timed"
+    said = f"{part['speedup']:.2f}×"
+    if part.get("speedup_ci"):
+        said += f" [{part['speedup_ci'][0]:.2f}, {part['speedup_ci'][1]:.2f}]"
+    if row.get("tau") is not None and part.get("break_even") is not None:
+        said += f" at tau {row['tau']:.2f} (pays above {part['break_even']:.2f})"
+    return said
 
 
 def slower(rows: Sequence[Row]) -> list[Finding]:

@@ -70,7 +70,7 @@ class Llava:
         for where, record in read(file, self.problems):
             try:
                 self.records.append(parsed(where, record, folder))
-            except ValueError as error:
+            except (ValueError, TypeError, OSError) as error:
                 self.problems.append(Problem(where, str(error)))
             if len(self.problems) > self.most_bad:
                 shown = "\n  ".join(map(str, self.problems[:SHOWN]))
@@ -122,7 +122,9 @@ def parsed(where: str, record: Any, folder: Path) -> tuple[str, list[Message], l
     used = 0
     for at, turn in enumerate(record["conversations"]):
         role, value = turned(at, turn)
-        if role == "assistant" or MARK not in value:
+        if role == "assistant" and MARK in value:
+            raise ValueError(f"turn {at}: an answer holds {MARK}")
+        if MARK not in value:
             messages.append({"role": role, "content": value})
             continue
         parts, used = split(value, used)
@@ -148,7 +150,7 @@ def turned(at: int, turn: Any) -> tuple[str, str]:
     if not isinstance(turn, Mapping):
         raise ValueError(f"turn {at} is no object")
     role, value = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
-    if role not in ROLES:
+    if not isinstance(role, str) or role not in ROLES:
         raise ValueError(f"turn {at}: from {role!r}, valid are human and gpt")
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"turn {at}: is empty")
@@ -178,13 +180,20 @@ def filled(message: Message, pictures: Sequence[Path]) -> Message:
     """The message with its pictures opened."""
     if isinstance(message["content"], str):
         return message
-    parts = []
-    for part in message["content"]:
-        if part["type"] == "image":
-            with Image.open(pictures[part["image"]]) as picture:
-                part = {"type": "image", "image": picture.convert("RGB")}
-        parts.append(part)
+    parts = [
+        {"type": "image", "image": opened(pictures[part["image"]])} if part["type"] == "image" else part
+        for part in message["content"]
+    ]
     return {"role": message["role"], "content": parts}
+
+
+def opened(file: Path) -> Image.Image:
+    """Decoded, in its own mode; raises ValueError for whatever Pillow cannot make of it."""
+    try:
+        with Image.open(file) as picture:
+            return picture.copy()
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{file}: cannot be decoded ({type(error).__name__}: {error})") from None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from mmaccel.drafting.layer import Sizes
 from mmaccel.drafting.medusa import Medusa
 
 OURS = "mmaccel"
+NEW = ("eagle", "medusa")
 EAGLE_DIALS = ("levels", "beam", "nodes", "image_input")
 
 
@@ -27,15 +28,16 @@ def save_head(head: DraftHead, folder: str | Path, more: Mapping[str, Any] | Non
     """`more`: what else the config says under `mmaccel`, e.g. the target and the data."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    file = "model.safetensors"
     if isinstance(head, Eagle):
         config, tensors = eagle_config(head), dict(head.state_dict())
     elif isinstance(head, Medusa):
-        config, tensors = medusa_config(head), medusa_tensors(head)
+        config, tensors, file = medusa_config(head), medusa_tensors(head), "medusa_lm_head.safetensors"
     else:
         raise ValueError(f"head: got {type(head).__name__}, valid are Eagle and Medusa (the others have no weights)")
     config[OURS] |= dict(more or {})
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, folder / "model.safetensors")
+    save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, folder / file)
     return folder
 
 
@@ -71,17 +73,23 @@ def eagle_config(head: Eagle) -> dict[str, Any]:
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 1, "hidden_size": s.width,
         "intermediate_size": s.ffn, "num_attention_heads": s.heads, "num_key_value_heads": s.kv_heads,
         "head_dim": s.head_dim, "rope_theta": s.rope_theta, "rms_norm_eps": s.eps, "qkv_bias": s.qkv_bias,
+        "vocab_size": s.vocabulary, "max_position_embeddings": s.positions,
         "bias": head.fc.bias is not None, "hidden_act": "silu",
         OURS: {"head": "eagle"} | {name: getattr(head, name) for name in EAGLE_DIALS},
     }  # fmt: skip
 
 
 def eagle(config: Mapping[str, Any], tensors: dict[str, Tensor], dials: Mapping[str, Any]) -> Eagle:
-    heads = config["num_attention_heads"]
+    heads, rope = config["num_attention_heads"], config.get("rope_parameters") or {}
+    scaling = config.get("rope_scaling") or {}
+    if {scaling.get("type"), scaling.get("rope_type"), rope.get("rope_type")} - {None, "default"}:
+        raise ValueError(f"rope_scaling: got {scaling or rope}, valid is none (scaled rotations are not built)")
+    theta = rope.get("rope_theta") or config.get("rope_theta") or 10000.0
     sizes = Sizes(
         config["hidden_size"], heads, config.get("num_key_value_heads") or heads,
         config.get("head_dim") or config["hidden_size"] // heads, config["intermediate_size"],
-        float(config.get("rope_theta") or 10000.0), config.get("rms_norm_eps", 1e-6), bool(config.get("qkv_bias")),
+        float(theta), config.get("rms_norm_eps", 1e-6), bool(config.get("qkv_bias")),
+        vocabulary=config.get("vocab_size", 0), positions=config.get("max_position_embeddings", 0),
     )  # fmt: skip
     stored = config.get(OURS, {})
     fields = {name: stored[name] for name in EAGLE_DIALS if name in stored} | dict(dials)
@@ -147,5 +155,21 @@ def sizes_of(config: Any) -> Sizes:
     return Sizes(
         text.hidden_size, heads, getattr(text, "num_key_value_heads", None) or heads,
         getattr(text, "head_dim", None) or text.hidden_size // heads, text.intermediate_size, float(theta),
-        getattr(text, "rms_norm_eps", 1e-6),
+        getattr(text, "rms_norm_eps", 1e-6), vocabulary=text.vocab_size, positions=text.max_position_embeddings,
     )  # fmt: skip
+
+
+def new_head(name: str, config: Any, fields: Mapping[str, Any]) -> DraftHead:
+    """A head made for that target, or the one in the folder `name`. fields: of a new head; dials of a stored one."""
+    text = config.get_text_config()
+    if name == "eagle":
+        return Eagle(sizes_of(config), **fields)
+    if name == "medusa":
+        return Medusa(text.hidden_size, text.vocab_size, **fields)
+    check_name(name)
+    return load_head(name, **fields)
+
+
+def check_name(name: str) -> None:
+    if name not in NEW and not Path(name).is_dir():
+        raise ValueError(f"job.head: got {name!r}, valid are {', '.join(NEW)} and the folder of a head")

@@ -20,8 +20,8 @@ from torch import Tensor
 from mmaccel.attach import attach
 from mmaccel.decoding.speculate import Speculate
 from mmaccel.drafting.base import DraftHead, Loss, Target
-from mmaccel.training.data import Conversation, Source
-from mmaccel.training.features import felt
+from mmaccel.training.data import Message, Source
+from mmaccel.training.features import Felt, felt, stacked
 from mmaccel.training.formats import save_head
 
 CHECKPOINT = "trainer.pt"
@@ -69,8 +69,14 @@ class Sums:
             before = self.held.get(name, (0.0, 0.0))
             self.held[name] = (before[0] + float(total), before[1] + float(count))
 
-    def means(self) -> dict[str, float]:
-        return {name: total / count for name, (total, count) in self.held.items() if count}
+    def means(self, over: Accelerator | None = None) -> dict[str, float]:
+        """`over`: with the sums of the other processes."""
+        held = self.held
+        if over is not None and over.num_processes > 1:
+            names = sorted(held)
+            table = over.reduce(torch.tensor([held[name] for name in names], device=over.device))
+            held = {name: (total, count) for name, (total, count) in zip(names, table.tolist())}
+        return {name: total / count for name, (total, count) in held.items() if count}
 
 
 class Order:
@@ -88,74 +94,101 @@ class Order:
 
 
 class Trainer:
-    """`for line in trainer.run(): …`: what was measured every `say_every` steps and at the end."""
+    """`for line in trainer.run(): …`: what was measured every `say_every` steps, and at the end.
+
+    A checkpoint of a step is written before the step's line is given.
+    """
 
     def __init__(
         self, vlm: Any, head: DraftHead, source: Source, plan: Plan, folder: Path, pruner: Any | None = None
     ) -> None:
-        self.accelerator = Accelerator(gradient_accumulation_steps=plan.accumulate)
+        cpu = vlm.device.type == "cpu"
+        self.accelerator = Accelerator(gradient_accumulation_steps=plan.accumulate, cpu=cpu)
         self.vlm, self.source, self.plan, self.folder, self.pruner = vlm, source, plan, Path(folder), pruner
         self.target = Target.of(vlm.model)
         optimiser = torch.optim.AdamW(head.parameters(), plan.rate, betas=(0.9, 0.95), weight_decay=plan.decay)
-        self.head, self.optimiser = self.accelerator.prepare(head.to(vlm.device), optimiser)
+        head = head.to(vlm.device).train()
+        self.head, self.optimiser = self.accelerator.prepare(head, optimiser, device_placement=[False, False])
         self.order = Order(len(source), plan.seed)
-        self.step = self.cursor = self.cut = self.skipped = 0
+        self.step = self.cursor = self.cut = self.skipped = self.failing = 0
         self.wrong: list[str] = []
 
     @property
     def bare(self) -> DraftHead:
         return self.accelerator.unwrap_model(self.head)
 
-    def batch(self) -> list[Conversation]:
+    def batch(self) -> list[list[Message]]:
         """The next conversations of this process; what cannot be read is skipped and counted."""
-        found: list[Conversation] = []
+        found: list[list[Message]] = []
         processes, mine = self.accelerator.num_processes, self.accelerator.process_index
         while len(found) < self.plan.batch:
             number, self.cursor = self.cursor, self.cursor + 1
             if number % processes != mine:
                 continue
             try:
-                found.append(self.source[self.order[number]])
+                found.append(self.source[self.order[number]].messages)
+                self.failing = 0
             except (ValueError, OSError) as error:
-                self.skipped += 1
-                self.wrong = [*self.wrong[-4:], f"{type(error).__name__}: {error}"]
-                if self.skipped > len(self.source):
-                    raise ValueError(f"data: no conversation can be read; the last said: {self.wrong[-1]}") from None
+                self.skip(error)
         return found
 
+    def skip(self, error: Exception) -> None:
+        """Counts one conversation out; raises when the whole of the data has failed in a row."""
+        self.skipped, self.failing = self.skipped + 1, self.failing + 1
+        self.wrong = [*self.wrong[-4:], f"{type(error).__name__}: {error}"]
+        if self.failing > len(self.source):
+            raise ValueError(f"data: no conversation can be used; the last said: {self.wrong[-1]}") from None
+
+    def felt(self) -> Felt:
+        """The next batch as the target feels it; conversations that it or the pruner refuses are skipped."""
+        while True:
+            messages, good = self.batch(), []
+            try:
+                return self.feel(messages)
+            except ValueError:  # one of them: each alone then
+                for one in messages:
+                    try:
+                        good.append(self.feel([one]))
+                    except ValueError as error:
+                        self.skip(error)
+            if good:
+                self.failing = 0
+                return stacked(good)
+
+    def feel(self, messages: list[list[Message]]) -> Felt:
+        return felt(self.vlm, messages, self.bare.taps, self.pruner, self.plan.longest)
+
     def run(self) -> Iterator[dict[str, Any]]:
-        sums = Sums()
         frozen = [p for p in self.vlm.model.parameters() if p.requires_grad]
         for p in frozen:
             p.requires_grad_(False)
         try:
-            yield from self.steps(sums)
+            yield from self.steps()
         finally:
             for p in frozen:
                 p.requires_grad_(True)  # the target is left as it was
 
-    def steps(self, sums: Sums) -> Iterator[dict[str, Any]]:
+    def steps(self) -> Iterator[dict[str, Any]]:
+        sums = Sums()
         while self.step < self.plan.steps:
             self.one_step(sums)
             self.step += 1
             last = self.step == self.plan.steps
-            if self.step % self.plan.say_every == 0 or last:
-                yield {"step": self.step, "rate": self.optimiser.param_groups[0]["lr"], **sums.means(),
-                       "cut": self.cut, "skipped": self.skipped}  # fmt: skip
-                sums = Sums()
             if self.step % self.plan.save_every == 0 or last:
                 self.save()
+            if self.step % self.plan.say_every == 0 or last:
+                yield {"step": self.step, "rate": self.optimiser.param_groups[0]["lr"], **sums.means(self.accelerator),
+                       "cut": self.cut, "skipped": self.skipped}  # fmt: skip
+                sums = Sums()
 
     def one_step(self, sums: Sums) -> None:
         for group in self.optimiser.param_groups:
             group["lr"] = self.plan.rate * self.plan.share(self.step)
         for _ in range(self.plan.accumulate):
             with self.accelerator.accumulate(self.head):
-                torch.manual_seed(hash((self.plan.seed, self.cursor)) % 2**31)  # the noise of a step is the step's own
-                found = felt(
-                    self.vlm, [one.messages for one in self.batch()], self.bare.taps, self.pruner, self.plan.longest
-                )
+                found = self.felt()
                 self.cut += found.cut
+                torch.manual_seed(self.plan.seed * 1_000_003 + self.cursor)  # the noise of a step is the step's own
                 loss: Loss = self.head(found.seen, found.answer, self.target, **self.plan.loss)
                 self.accelerator.backward(loss.total)
                 sums.add(loss.sums)
@@ -211,3 +244,20 @@ def live_acceptance(
             depths[at] += count
     tau = emitted / steps if steps else None
     return {"tau": tau, "accepted_by_depth": [count / steps for count in depths] if steps else []}
+
+
+def held_out(trainer: Trainer, held: Any, most: int) -> dict[str, Any]:
+    """Loss (without noise) and live acceptance on conversations that were not trained on; a bad one is counted out."""
+    head, sums, prompts, failed = trainer.bare.eval(), Sums(), [], 0
+    dials = {name: value for name, value in trainer.plan.loss.items() if name != "noise"}
+    with torch.no_grad():
+        for at in range(len(held)):
+            try:
+                messages = held[at].messages
+                found = trainer.feel([messages])
+            except (ValueError, OSError):
+                failed += 1
+                continue
+            sums.add(head.loss(found.seen, found.answer, trainer.target, **dials).sums)
+            prompts.append(messages[:-1])
+    return sums.means() | live_acceptance(trainer.vlm, head, prompts, most, trainer.pruner) | {"failed": failed}

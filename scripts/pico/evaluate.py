@@ -62,11 +62,13 @@ def evaluate(
     kinds: list[str] | None = None,
     prune: list[str] | None = None,
 ) -> dict:
-    """{"kinds": {kind: (mean score, n)}, "short": pooled accuracy of short answers, "wrong": some examples}."""
+    """{"kinds": {kind: (mean score, n)}, "short": pooled accuracy of short answers, "by character": of objects that
+    are asked for by their character, "wrong": some examples}."""
     model, processor = load(folder)
     bench = Scenes(n=n, seed=seed, kinds=kinds)
     scores: dict[str, list[float]] = defaultdict(list)
     wrong: dict[str, list] = defaultdict(list)
+    marked: list[float] = []  # asked for by its character
     order = sorted(
         range(n), key=lambda k: bench.asked[k % len(bench.asked)] == "caption"
     )  # captions apart: they are long
@@ -78,11 +80,14 @@ def evaluate(
         ):
             score = bench.score(sample, [said])["correct"]
             scores[sample.kind].append(score)
+            if "object marked" in sample.turns[0] and sample.kind in ("colour", "shape", "where"):
+                marked.append(score)
             if score < 1:
                 wrong[sample.kind].append((sample.turns[0], sample.reference[0], said))
     short = [score for kind, values in scores.items() if kind != "caption" for score in values]
     return {
         "kinds": {kind: (round(100 * sum(v) / len(v), 1), len(v)) for kind, v in scores.items()},
         "short": (round(100 * sum(short) / max(1, len(short)), 1), len(short)),
+        "by character": (round(100 * sum(marked) / max(1, len(marked)), 1), len(marked)),
         "wrong": {kind: values[:4] for kind, values in wrong.items()},
     }

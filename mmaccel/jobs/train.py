@@ -1,0 +1,105 @@
+"""Training a draft head: from a configuration to a folder that draft.path reads.
+
+Wiring only: what a conversation is stands in training/data.py, the loop in training/trainer.py, the head in drafting/.
+The run folder holds the head, trainer.pt to go on from, log.jsonl and what made it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from rich.console import Console
+from rich.progress import Progress
+from torch.utils.data import Subset
+
+from mmaccel import registry
+from mmaccel.jobs.gate import model_node
+from mmaccel.jobs.task import Task
+from mmaccel.measure.provenance import provenance
+from mmaccel.measure.record import changed_keys, plain, write_atomic
+from mmaccel.training.formats import check_name, new_head
+from mmaccel.training.trainer import Plan, Trainer, held_out
+
+SHOWN = 5  # problems of the data that are printed
+
+
+@dataclass(frozen=True)
+class Train:
+    head: str = "eagle"
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    held_out: int = 16
+    most: int = 128
+    plan: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name(self.head)
+
+    def run(self, task: Task) -> None:
+        config, plan = task.config, Plan(**self.plan)
+        source = registry.instantiate(config["data"], foreign=task.foreign)
+        split = len(source) - self.held_out
+        if not 0 < self.held_out < len(source):
+            raise ValueError(
+                f"job.held_out: got {self.held_out}, valid are 1 … {len(source) - 1}: there are {len(source)}"
+            )
+        folder = opened(task)
+        if config["machine"]["threads"]:
+            torch.set_num_threads(config["machine"]["threads"])
+        vlm = registry.instantiate(model_node(config), foreign=task.foreign)
+        whole = task.choices.get("pruner", "keep_all") == "keep_all"
+        pruner = None if whole else registry.instantiate(config["pruner"], foreign=task.foreign)
+        write_atomic(
+            folder / "provenance.json", json.dumps(plain(provenance(vlm.model, vlm.path, config["seed"])), indent=2)
+        )
+        torch.manual_seed(plan.seed)
+        head = new_head(self.head, vlm.model.config, self.fields)
+        console = Console(stderr=True, highlight=False)
+        for problem in getattr(source, "problems", [])[:SHOWN]:
+            console.print(f"left out: {problem}", markup=False, soft_wrap=True)
+        trainer = Trainer(vlm, head, Subset(source, range(split)), plan, folder, pruner)
+        if task.resume and not trainer.resume():
+            raise FileNotFoundError(f"resume: {folder} has no checkpoint; it is written every plan.save_every steps")
+        self.follow(trainer, folder, console)
+        held = held_out(trainer, Subset(source, range(split, len(source))), self.most)
+        write_atomic(folder / "held_out.json", json.dumps(held, indent=2))
+        console.print(f"head: {folder}\nheld out: {held}", markup=False, soft_wrap=True)
+
+    def follow(self, trainer: Trainer, folder: Path, console: Console) -> None:
+        log = folder / "log.jsonl"
+        before = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+        kept = [line for line in before if json.loads(line)["step"] <= trainer.step]
+        write_atomic(log, "".join(f"{line}\n" for line in kept))  # what was measured after the checkpoint comes again
+        with Progress(console=console, transient=True) as bar:
+            steps = bar.add_task("steps", total=trainer.plan.steps, completed=trainer.step)
+            for line in trainer.run():
+                if not trainer.accelerator.is_main_process:
+                    continue
+                bar.update(steps, completed=line["step"])
+                with log.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+                console.print(" ".join(f"{k} {v:.4g}" for k, v in line.items()), soft_wrap=True)
+
+
+def opened(task: Task) -> Path:
+    """The folder, with the configuration that made it; a changed one is refused."""
+    folder, kept = task.resume or task.output, plain(task.kept())
+    file = folder / "run.yaml"
+    if task.resume is None:
+        if file.is_file():
+            raise FileExistsError(
+                f"{folder} already holds a run; continue it with resume={folder} or choose another one"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, yaml.safe_dump(kept, sort_keys=False, allow_unicode=True))
+        return folder
+    if not file.is_file():
+        raise FileNotFoundError(f"resume: {folder} is no folder of a training (it has no run.yaml)")
+    changed = changed_keys(yaml.safe_load(file.read_text(encoding="utf-8")) or {}, kept)
+    if changed:
+        lines = "\n".join(f"  {key}: was {old!r}, now {new!r}" for key, (old, new) in changed.items())
+        raise ValueError(f"resume: the config changed since {folder} was started:\n{lines}")
+    return folder

@@ -1,0 +1,77 @@
+"""job=train as it is typed: a folder that a draft reads, resume, and what is refused before the model is read."""
+
+import json
+
+import pytest
+from running import typed, write_tiny_llava
+
+from mmaccel.training.formats import load_head
+
+SMALL = ("job=train", "data.n=14", "data.kinds=[colour]", "job.held_out=2", "job.most=4", "machine.threads=1")
+PLAN = ("job.plan.steps=4", "job.plan.batch=2", "job.plan.save_every=2", "job.plan.say_every=1", "job.plan.warmup=1")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return write_tiny_llava(tmp_path_factory.mktemp("tiny") / "llava")
+
+
+@pytest.fixture
+def train(monkeypatch, tmp_path, checkpoint):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> int:
+        return typed(monkeypatch, *SMALL, *PLAN, "model=llava", f"model.path={checkpoint}", "output=run", *words)
+
+    return run
+
+
+def lines(folder) -> list[dict]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("head", ["eagle", "medusa"])
+def test_a_head_is_trained_and_drafts_in_a_sweep(train, tmp_path, monkeypatch, checkpoint, capsys, head):
+    assert train(f"job.head={head}") == 0
+    folder = tmp_path / "run"
+    assert [line["step"] for line in lines(folder)] == [1, 2, 3, 4]
+    held = json.loads((folder / "held_out.json").read_text())
+    assert held["tau"] >= 1.0
+    assert held["failed"] == 0
+    drafts = f"+drafts.mine={{_target_: mmaccel.training.formats.load_head, folder: {folder}}}"
+    words = ("+experiment=smoke", "model=llava", f"model.path={checkpoint}", "limit=2", "benchmark.kinds=[exist]")
+    small = ("tracker=off", "sampler.max_new_tokens=4", "machine.threads=1", "output=sweep")
+    assert typed(monkeypatch, *words, *small, drafts) == 0
+    rows = json.loads((tmp_path / "sweep" / "summary.json").read_text())["points"]
+    drafted = [row for row in rows if row["draft"] == "mine"]
+    assert [row["point"] for row in drafted] == ["baseline + mine", "fastv ratio=0.5 + mine"]
+    assert all(row["drafting"]["identical"] == 1.0 for row in drafted)
+
+
+def test_a_training_goes_on_and_a_changed_one_is_refused(train, tmp_path, capsys):
+    assert train() == 0
+    whole = load_head(tmp_path / "run").state_dict()
+    assert train() == 2
+    assert "already holds a run; continue it with resume=run" in capsys.readouterr().err
+    assert train("resume=run", "job.plan.rate=1") == 2
+    assert "job.plan.rate: was 0.001, now 1" in capsys.readouterr().err
+    before = (tmp_path / "run" / "log.jsonl").read_text()
+    assert train("resume=run") == 0, "a finished one has nothing to do"
+    assert (tmp_path / "run" / "log.jsonl").read_text() == before
+    again = load_head(tmp_path / "run").state_dict()
+    assert all((whole[name] == again[name]).all() for name in whole)
+    assert train("resume=nowhere") != 0
+    assert "nowhere is no folder of a training" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("job.head=hydra",), "job.head: got 'hydra', valid are eagle, medusa"),
+        (("job.held_out=14",), "job.held_out: got 14, valid are 1 … 13: there are 14"),
+        (("job.plan.batch=0",), "batch: got 0"),
+    ],
+)
+def test_what_cannot_be_trained_is_said(train, capsys, words, said):
+    assert train(*words) == 2
+    assert said in capsys.readouterr().err
