@@ -1,7 +1,9 @@
 """Every head against a slow loop of its paper's formula, what it is shown, and losslessness through the one loop."""
 
 import itertools
+import re
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,10 +14,12 @@ from torch import Tensor
 from mmaccel.attach import attach
 from mmaccel.decoding.speculate import Speculate
 from mmaccel.drafting.base import PADDING, ROOT, Draft, DraftHead, Seen, Target
-from mmaccel.drafting.eagle import Eagle, Grown, row_position
+from mmaccel.drafting.eagle import Eagle
+from mmaccel.drafting.eagle3 import Eagle3, default_taps, frequent
 from mmaccel.drafting.layer import Keys, Sizes
 from mmaccel.drafting.lookup import Lookup
 from mmaccel.drafting.medusa import Medusa
+from mmaccel.drafting.recurrent import Grown, Recurrent, row_position
 from mmaccel.drafting.trees import Pool, Shape, product
 from mmaccel.pruning.fastv import FastV
 from mmaccel.pruning.pyramiddrop import PyramidDrop
@@ -126,8 +130,8 @@ def columns(rows: list[int], length: int, seed: int = 0) -> Seen:
     ids = torch.randint(0, VOCABULARY, (len(rows), length))
     visual = torch.rand(len(rows), length) < 0.4
     position = (valid.long().cumsum(1) * 2 - 1).clamp(min=0)  # with gaps, as after pruning
-    embeds, hidden = (torch.randn(len(rows), length, WIDTH) for _ in range(2))
-    return Seen(ids, position, valid, hidden, (), embeds, visual)
+    embeds, hidden, *taps = (torch.randn(len(rows), length, WIDTH) for _ in range(5))
+    return Seen(ids, position, valid, hidden, tuple(taps), embeds, visual)
 
 
 def slow_lookup(ids: list[int], ngram: int, tokens: int) -> list[int]:
@@ -188,23 +192,92 @@ def test_medusa_is_a_product_of_heads_that_share_nothing():
         Medusa(WIDTH, VOCABULARY, heads=3, widths=(1, 1, 1, 1))
 
 
-def slow_feature(head: Eagle, tokens: list[Tensor], hidden: list[Tensor], position: list[int]) -> Tensor:
+def rms(x: Tensor, norm: Any) -> Tensor:
+    return x / (x.pow(2).mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight
+
+
+def slow_pair(head: Recurrent, embed: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """(residual, what attention reads) of one place, by the papers' formulas."""
+    if isinstance(head, Eagle):
+        x = head.fc.weight @ torch.cat([embed, hidden])
+        x = x if head.fc.bias is None else x + head.fc.bias
+        return x, x
+    assert isinstance(head, Eagle3)
+    g = rms(hidden, head.midlayer.hidden_norm)
+    return g if head.norm_before_residual else hidden, torch.cat([rms(embed, head.midlayer.input_layernorm), g])
+
+
+def slow_rest(head: Recurrent, x: Tensor) -> Tensor:
+    layer = head.layer if isinstance(head, Eagle) else head.midlayer  # type: ignore[attr-defined]
+    n, mlp = rms(x, layer.post_attention_layernorm), layer.mlp
+    x = x + mlp.down_proj.weight @ (torch.nn.functional.silu(mlp.gate_proj.weight @ n) * (mlp.up_proj.weight @ n))
+    return rms(x, head.norm) if isinstance(head, Eagle3) and head.norm_output else x
+
+
+def slow_feature(head: Recurrent, tokens: list[Tensor], hidden: list[Tensor], position: list[int]) -> Tensor:
     """[D] the last feature of a whole sequence of pairs (embedding of the token after, hidden state), no cache."""
-    x = head.fc(torch.cat([torch.stack(tokens), torch.stack(hidden)], -1))[None]  # [1, n, D]
-    q, k, v = head.layers[0].self_attn.heads(x, torch.tensor(position)[None])
-    n = x.shape[1]
-    mixed = head.layers[0].self_attn(q, k, v, torch.ones(1, n, n, dtype=torch.bool).tril())
-    return head.layers[0].rest(x, mixed)[0, -1]
+    pairs = [slow_pair(head, e, h) for e, h in zip(tokens, hidden)]
+    read = torch.stack([read for _, read in pairs])[None]
+    q, k, v = head.attention.heads(read, torch.tensor(position)[None])
+    sizes, out = head.sizes, []
+    for at in range(sizes.heads):
+        group = at // (sizes.heads // sizes.kv_heads)
+        share = (k[0, group] @ q[0, at, -1] * sizes.head_dim**-0.5).softmax(-1)
+        out.append(share @ v[0, group])
+    return slow_rest(head, pairs[-1][0] + head.attention.o_proj.weight @ torch.cat(out))
+
+
+def slow_law(head: Recurrent, plain: "Plain", feature: Tensor) -> Tensor:
+    """[V of the target] log-probabilities, −inf where the head has no word."""
+    if isinstance(head, Eagle):
+        return plain.logits(feature).log_softmax(-1)
+    assert isinstance(head, Eagle3)
+    own = head.lm_head.weight @ (feature if head.norm_output else rms(feature, head.norm))
+    law = torch.full((VOCABULARY,), -torch.inf)
+    for at, value in enumerate(own.log_softmax(-1)):
+        law[at + int(head.d2t[at])] = value
+    return law
+
+
+def slow_given(head: Recurrent, seen: Seen, row: int, at: int) -> Tensor:
+    """What of the target stands for one column."""
+    if isinstance(head, Eagle):
+        assert seen.hidden is not None
+        return seen.hidden[row, at]
+    assert isinstance(head, Eagle3)
+    parts = [tap[row, at] for tap in seen.taps]
+    if head.fc_norm is not None:
+        parts = [rms(part, norm) for part, norm in zip(parts, head.fc_norm)]
+    fused = torch.cat(parts)
+    return head.fc.weight @ (fused if head.input_norm is None else rms(fused, head.input_norm))
+
+
+def eagle3(**more: Any) -> Eagle3:
+    sizes = replace(SIZES, read=2 * WIDTH)
+    head = Eagle3(sizes, taps=(0, 1, 3), vocabulary=17, target_vocabulary=VOCABULARY, **more)
+    head.speak(torch.tensor([0, 1, 2, 3, 4, 5, 8, 9, 11, 12, 13, 17, 20, 21, 22, 25, 28]))
+    for name, p in head.named_parameters():
+        if "norm" in name:
+            torch.nn.init.uniform_(p, 0.5, 1.5)
+    return head
+
+
+RECURRENT = {
+    "eagle": lambda **more: Eagle(SIZES, fc_bias=True, **more),
+    "eagle3": lambda **more: eagle3(**more),
+    "eagle3.1": lambda **more: eagle3(norm_before_fc=True, fc_norm=True, norm_before_residual=True, norm_output=True, **more),
+}  # fmt: skip
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("image_input", ["placeholder", "merged", "hidden"])
 @pytest.mark.parametrize("beam", [1, 3])
-def test_eagle_with_its_cache_is_the_whole_sequence_run_anew(image_input, beam):
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_a_head_with_its_cache_is_the_whole_sequence_run_anew(kind, image_input, beam):
     """Three rounds with ragged commits; at each, the tree is grown by hand, every node from the whole sequence."""
     plain, levels, nodes = Plain(), 3, 7
     torch.manual_seed(2)
-    head = Eagle(SIZES, levels=levels, beam=beam, nodes=nodes, image_input=image_input).eval()
+    head = RECURRENT[kind](levels=levels, beam=beam, nodes=nodes, image_input=image_input).eval()
     state = head.start(plain.target(), 2)
     token = torch.zeros(2, dtype=torch.long)
     known: list[dict[str, list]] = [{"embed": [], "hidden": [], "position": []} for _ in range(2)]
@@ -214,7 +287,7 @@ def test_eagle_with_its_cache_is_the_whole_sequence_run_anew(image_input, beam):
         assert seen.hidden is not None
         assert seen.embeds is not None
         base = torch.tensor([[max(k["position"], default=-1) + 1] for k in known])
-        seen = Seen(seen.ids, seen.position + base, seen.valid, seen.hidden, (), seen.embeds, seen.visual)
+        seen = replace(seen, position=seen.position + base)
         assert seen.visual is not None
         assert seen.embeds is not None
         for row, count in enumerate(rows if turn else ()):  # a step commits the token it was asked below first
@@ -231,7 +304,7 @@ def test_eagle_with_its_cache_is_the_whole_sequence_run_anew(image_input, beam):
                 if image_input == "hidden" and seen.visual[row, at]:
                     embed = torch.zeros(WIDTH)
                 known[row]["embed"].append(embed)
-                known[row]["hidden"].append(seen.hidden[row, at])
+                known[row]["hidden"].append(slow_given(head, seen, row, at))
                 known[row]["position"].append(int(seen.position[row, at]))
         position = torch.tensor([[known[row]["position"][-1] + 1] for row in range(2)])
         draft = head.propose(state, token, position, 9, None)
@@ -248,7 +321,7 @@ def test_eagle_with_its_cache_is_the_whole_sequence_run_anew(image_input, beam):
                         more.append(plain.embed(torch.tensor(path[depth])))
                         hidden.append(feature)
                         where.append(at[-1] + 1 + depth)
-                return plain.logits(feature).log_softmax(-1), feature
+                return slow_law(head, plain, feature), feature
 
             pool: dict[tuple[int, ...], float] = {}
             frontier: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
@@ -315,6 +388,8 @@ def heads_for(model: Any) -> dict[str, DraftHead]:
         "medusa_shared": Medusa(width, vocabulary, heads=2, widths=(2, 2), own_head=False),
         "eagle": Eagle(sizes, levels=3, beam=3, nodes=7),
         "eagle_chain": Eagle(sizes, levels=3, beam=1, image_input="hidden"),
+        "eagle3": Eagle3(replace(sizes, read=2 * width), taps=(0, 1, 2), vocabulary=vocabulary // 2,
+                         target_vocabulary=vocabulary, levels=3, beam=2, nodes=5),
     }
 
 
@@ -505,37 +580,82 @@ def test_medusas_loss_is_a_slow_loop():
     assert torch.allclose(found.total, total)
 
 
-def test_eagles_loss_is_drafting_itself():
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_the_loss_is_drafting_itself(kind):
     """Step i at place t is what a chain of depth i below t would feel: true pairs up to t, then its own features."""
     plain = Plain()
     torch.manual_seed(3)
-    head = Eagle(SIZES, levels=3, beam=1)
+    head = RECURRENT[kind](levels=3, beam=1)
+    if kind == "eagle":
+        plain_words = torch.ones(VOCABULARY, dtype=torch.bool)
+        dials = {"steps": 3, "decay": 0.5, "ce": 0.3}
+    else:
+        plain_words, dials = head.t2d, {"steps": 3, "decay": 0.5}
     seen, answer = columns([8, 6], 8), torch.rand(2, 8) < 0.6
     assert seen.hidden is not None
     assert seen.embeds is not None
     assert seen.valid is not None
-    found = head.loss(seen, answer, plain.target(), steps=3, decay=0.5, ce=0.3)
+    found = head.loss(seen, answer, plain.target(), **dials)
     total = torch.zeros(())
     for step in range(3):
-        each = []
+        each, right, places = [], 0, 0
         for row, first in ((0, 0), (1, 2)):
             for t in range(first, 8 - step - 2):
                 if not answer[row, t + step + 2]:
                     continue
-                tokens = [seen.embeds[row, at + 1] for at in range(first, t + 1)]
-                hidden = [seen.hidden[row, at] for at in range(first, t + 1)]
+                tokens = [seen.embeds[row, at + 1] if kind == "eagle" else plain.embed(seen.ids[row, at + 1])
+                          for at in range(first, t + 1)]  # fmt: skip
+                hidden = [slow_given(head, seen, row, at) for at in range(first, t + 1)]
                 where = [int(seen.position[row, at]) for at in range(first, t + 1)]
                 feature = slow_feature(head, tokens, hidden, where)
                 for deeper in range(1, step + 1):
-                    tokens.append(seen.embeds[row, t + 1 + deeper])
+                    after = seen.ids[row, t + 1 + deeper]
+                    tokens.append(seen.embeds[row, t + 1 + deeper] if kind == "eagle" else plain.embed(after))
                     hidden.append(feature)
                     where.append(int(seen.position[row, t]) + deeper)
                     feature = slow_feature(head, tokens, hidden, where)
                 true = seen.hidden[row, t + step + 1]
-                soft = -(plain.logits(true).softmax(-1) * plain.logits(feature).log_softmax(-1)).sum()
-                each.append(0.3 * soft + torch.nn.functional.smooth_l1_loss(feature, true))
+                wanted, law = plain.logits(true), slow_law(head, plain, feature)
+                places += 1
+                right += int(law.argmax() == wanted.argmax())
+                if not plain_words[wanted.argmax()]:
+                    continue  # the head has no word for it
+                soft = -(wanted[plain_words].softmax(-1) * law[plain_words]).sum()
+                near = torch.nn.functional.smooth_l1_loss(feature, true) + 0.3 * soft
+                each.append(near if kind == "eagle" else soft)
         assert found.sums[f"loss_{step}"][1] == len(each) > 0
+        assert [int(x) for x in found.sums[f"right_{step}"]] == [right, places]
         total = total + 0.5**step * torch.stack(each).mean()
     assert torch.allclose(found.total, total, atol=1e-5)
     found.total.backward()
     assert all(p.grad is not None for p in head.parameters())
+
+
+def test_a_heads_vocabulary_is_the_most_frequent_tokens():
+    counts = torch.tensor([0, 5, 0, 9, 1, 0, 0])
+    assert frequent(counts, 3).tolist() == [1, 3, 4]
+    assert frequent(counts, 4, always=[6]).tolist() == [1, 3, 4, 6]
+    assert frequent(counts, 6).tolist() == [0, 1, 2, 3, 4, 5], "unused ids fill up from below"
+    head = eagle3()
+    assert head.names().tolist() == [0, 1, 2, 3, 4, 5, 8, 9, 11, 12, 13, 17, 20, 21, 22, 25, 28]
+    assert head.t2d.sum() == 17
+    assert bool(head.t2d[head.names()].all())
+    with pytest.raises(ValueError, match="valid are 17 increasing ids"):
+        head.speak(torch.arange(17).flip(0))
+    assert [default_taps(depth) for depth in (32, 8, 4)] == [(2, 16, 29), (2, 4, 5), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"taps": (3, 1)}, "taps: got [3, 1], valid are increasing"),
+        ({"vocabulary": 40}, "vocabulary: got 40, valid are 1 … 29"),
+        ({"sizes": SIZES}, "sizes.read: got 16, valid for eagle3 is 2 × width = 32"),
+    ],
+)
+def test_what_an_eagle3_cannot_be(more, said):
+    words = {"sizes": replace(SIZES, read=2 * WIDTH), "taps": (1,), "vocabulary": 5, "target_vocabulary": VOCABULARY}
+    with pytest.raises(ValueError, match=re.escape(said)):
+        Eagle3(**(words | more))
+    with pytest.raises(ValueError, match="eagle3: got a head for 29 tokens, the target has 30"):
+        eagle3().fits(WIDTH, 30)

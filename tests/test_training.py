@@ -15,13 +15,16 @@ from mmaccel.attach import attach
 from mmaccel.decoding.speculate import Speculate
 from mmaccel.drafting.base import DraftHead, Seen, Target
 from mmaccel.drafting.eagle import Eagle
+from mmaccel.drafting.eagle3 import Eagle3
 from mmaccel.drafting.lookup import Lookup
 from mmaccel.drafting.medusa import Medusa
+from mmaccel.drafting.recurrent import Recurrent
 from mmaccel.models.load import VLM
 from mmaccel.pruning.fastv import FastV
 from mmaccel.training.data import Llava, SceneChats
 from mmaccel.training.features import felt
-from mmaccel.training.formats import load_head, save_head, sizes_of
+from mmaccel.training.formats import load_head, new_head, save_head, sizes_of
+from mmaccel.training.taps import OFFSETS, read_taps, write_taps
 from mmaccel.training.trainer import Order, Plan, Trainer, live_acceptance
 
 
@@ -33,6 +36,15 @@ def vlm(tmp_path_factory):
 @pytest.fixture(scope="module")
 def chats():
     return SceneChats(12, kinds=("colour", "count", "caption"))
+
+
+def eagle3_for(vlm: Any, **more: Any) -> Eagle3:
+    torch.manual_seed(1)
+    text = vlm.model.config.get_text_config()
+    head = new_head("eagle3", vlm.model.config, {"taps": (1, 2), "vocabulary": text.vocab_size // 2, **more})
+    assert isinstance(head, Eagle3)
+    head.speak(torch.arange(text.vocab_size)[::2][: text.vocab_size // 2])
+    return head
 
 
 def eagle_for(vlm: Any, **more: Any) -> Eagle:
@@ -181,6 +193,8 @@ def test_heads_come_back_from_the_disk(vlm, tmp_path):
     heads: dict[str, DraftHead] = {
         "eagle": eagle_for(vlm, levels=3, beam=2, nodes=9, image_input="hidden"),
         "eagle_without_bias": eagle_for(vlm, fc_bias=False),
+        "eagle3": eagle3_for(vlm, norm_before_fc=True),
+        "eagle3.1": eagle3_for(vlm, fc_norm=True, norm_output=True, norm_before_residual=True, image_input="merged"),
         "medusa": Medusa(text.hidden_size, text.vocab_size, heads=3, layers=2, widths=(3, 2)),
         "medusa_shared": Medusa(text.hidden_size, text.vocab_size, heads=2, own_head=False),
     }
@@ -190,8 +204,9 @@ def test_heads_come_back_from_the_disk(vlm, tmp_path):
         assert type(again) is type(head)
         for key, x in head.state_dict().items():
             assert torch.equal(x, again.state_dict()[key])
-        if isinstance(head, Eagle):
-            assert isinstance(again, Eagle)
+        if isinstance(head, Recurrent):
+            assert isinstance(again, Recurrent)
+            assert again.taps == head.taps
             assert (again.levels, again.beam, again.nodes) == (head.levels, head.beam, head.nodes)
             assert again.image_input == head.image_input
         else:
@@ -205,6 +220,38 @@ def test_heads_come_back_from_the_disk(vlm, tmp_path):
     assert load_head(tmp_path / "eagle", levels=1).levels == 1  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="head: got Lookup"):
         save_head(Lookup(), tmp_path / "lookup")
+
+
+def test_an_eagle3_is_read_under_both_names_and_says_its_taps(vlm, tmp_path):
+    head = eagle3_for(vlm)
+    folder = save_head(head, tmp_path / "e")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["eagle_aux_hidden_state_layer_ids"] == [1, 2]
+    assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [0, 1]
+    tensors = load_file(folder / "model.safetensors")
+    renamed = {name.replace("midlayer.", "layers.0."): x for name, x in tensors.items()}
+    save_file(renamed | {"embed_tokens.weight": torch.zeros(3, 3)}, folder / "model.safetensors")
+    again = load_head(folder)
+    for name, x in head.state_dict().items():
+        assert torch.equal(x, again.state_dict()[name])
+    del config["eagle_aux_hidden_state_layer_ids"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="taps: this config does not say which hidden states"):
+        load_head(folder)
+    assert load_head(folder, taps=[0, 1]).taps == (0, 1)
+
+
+def test_taps_in_the_numbers_of_others():
+    for written in OFFSETS:
+        assert read_taps(write_taps((2, 16, 29), written), written, 32) == (2, 16, 29)
+    assert write_taps((2, 16, 29), "sglang") == [1, 15, 28] == write_taps((2, 16, 29), "modelopt")
+    assert write_taps((2, 16, 29), "vllm") == [2, 16, 29]
+    with pytest.raises(ValueError, match="cannot be written as dflash counts"):
+        write_taps((0, 3), "dflash")
+    with pytest.raises(ValueError, match=r"hidden states \[32\] of 32 layers"):
+        read_taps([31], "sglang", 32)
+    with pytest.raises(ValueError, match="got the convention 'x', valid are hidden_states"):
+        read_taps([1], "x", 4)
 
 
 def test_missing_and_misnamed_weights_are_listed(vlm, tmp_path):

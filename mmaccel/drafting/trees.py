@@ -95,8 +95,9 @@ class Pool:
     score at least as high, so that the best nodes of the pool are a tree.
     """
 
-    def __init__(self, width: int) -> None:
-        self.width = width
+    def __init__(self, width: int, names: Tensor | None = None) -> None:
+        """names: [V] the token of each place of logp, None = the place itself."""
+        self.width, self.names = width, names
         self.tokens: list[Tensor] = []  # levels of [B, c]
         self.scores: list[Tensor] = []
         self.parents: list[Tensor] = []  # [B, c] place in the pool, −1 = root
@@ -107,7 +108,7 @@ class Pool:
         best = logp.topk(min(self.width, logp.shape[-1]), -1)  # [B, k, w]
         above = logp.new_zeros(*logp.shape[:2]) if frontier is None else frontier.score
         score = (best.values + above[..., None]).flatten(1)  # [B, k·w]
-        tokens = best.indices.flatten(1)
+        tokens = (best.indices if self.names is None else self.names[best.indices]).flatten(1)
         root = torch.full_like(tokens[:, :1], ROOT)
         held = root if frontier is None else frontier.pool
         parents = held[..., None].expand_as(best.indices).flatten(1)

@@ -2,11 +2,13 @@
 
 EAGLE-1/2: an ordinary Llama config of one layer plus `bias`; weights `fc.*` and `layers.0.*` without a prefix and
 without the first norm. Medusa v0.1: `{head}.{block}.linear.*` and `{head}.{layers}.weight`. What only we know stands
-under the config's key `mmaccel`. Knows names and shapes. Does not know models.
+under the config's key `mmaccel`. EAGLE-3: `midlayer.*` or `layers.0.*`, `fc`, `norm`, `lm_head`, `d2t` as offsets, `t2d`.
+Knows names and shapes. Does not know models.
 """
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,15 @@ from torch import Tensor
 
 from mmaccel.drafting.base import DraftHead
 from mmaccel.drafting.eagle import Eagle
+from mmaccel.drafting.eagle3 import Eagle3, default_taps
 from mmaccel.drafting.layer import Sizes
 from mmaccel.drafting.medusa import Medusa
+from mmaccel.training.taps import write_taps
 
 OURS = "mmaccel"
-NEW = ("eagle", "medusa")
+NEW = ("eagle", "eagle3", "medusa")
 EAGLE_DIALS = ("levels", "beam", "nodes", "image_input")
+EAGLE3_FLAGS = ("norm_before_residual", "norm_output", "norm_before_fc", "fc_norm")
 
 
 def save_head(head: DraftHead, folder: str | Path, more: Mapping[str, Any] | None = None) -> Path:
@@ -31,10 +36,12 @@ def save_head(head: DraftHead, folder: str | Path, more: Mapping[str, Any] | Non
     file = "model.safetensors"
     if isinstance(head, Eagle):
         config, tensors = eagle_config(head), dict(head.state_dict())
+    elif isinstance(head, Eagle3):
+        config, tensors = eagle3_config(head), dict(head.state_dict())
     elif isinstance(head, Medusa):
         config, tensors, file = medusa_config(head), medusa_tensors(head), "medusa_lm_head.safetensors"
     else:
-        raise ValueError(f"head: got {type(head).__name__}, valid are Eagle and Medusa (the others have no weights)")
+        raise ValueError(f"head: got {type(head).__name__}, valid are Eagle, Eagle3 and Medusa (the others have no weights)")
     config[OURS] |= dict(more or {})
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, folder / file)
@@ -50,6 +57,8 @@ def load_head(folder: str | Path, **dials: Any) -> DraftHead:
     tensors = weights(folder)
     if "medusa_num_heads" in config:
         return medusa(config, tensors, dials)
+    if "lm_head.weight" in tensors and "fc.weight" in tensors:
+        return eagle3(config, tensors, dials)
     if "fc.weight" in tensors:
         return eagle(config, tensors, dials)
     raise ValueError(
@@ -67,34 +76,80 @@ def weights(folder: Path) -> dict[str, Tensor]:
     raise FileNotFoundError(f"{folder}: no weights; valid are model.safetensors, pytorch_model.bin, medusa_lm_head.*")
 
 
-def eagle_config(head: Eagle) -> dict[str, Any]:
-    s = head.sizes
+def layer_config(s: Sizes) -> dict[str, Any]:
+    """A Llama of one layer."""
     return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 1, "hidden_size": s.width,
-        "intermediate_size": s.ffn, "num_attention_heads": s.heads, "num_key_value_heads": s.kv_heads,
-        "head_dim": s.head_dim, "rope_theta": s.rope_theta, "rms_norm_eps": s.eps, "qkv_bias": s.qkv_bias,
-        "vocab_size": s.vocabulary, "max_position_embeddings": s.positions,
-        "bias": head.fc.bias is not None, "hidden_act": "silu",
-        OURS: {"head": "eagle"} | {name: getattr(head, name) for name in EAGLE_DIALS},
+        "model_type": "llama", "num_hidden_layers": 1, "hidden_size": s.width, "intermediate_size": s.ffn,
+        "num_attention_heads": s.heads, "num_key_value_heads": s.kv_heads, "head_dim": s.head_dim,
+        "rope_theta": s.rope_theta, "rms_norm_eps": s.eps, "vocab_size": s.vocabulary,
+        "max_position_embeddings": s.positions, "hidden_act": "silu", "tie_word_embeddings": False,
     }  # fmt: skip
 
 
-def eagle(config: Mapping[str, Any], tensors: dict[str, Tensor], dials: Mapping[str, Any]) -> Eagle:
+def read_sizes(config: Mapping[str, Any], **more: Any) -> Sizes:
     heads, rope = config["num_attention_heads"], config.get("rope_parameters") or {}
     scaling = config.get("rope_scaling") or {}
     if {scaling.get("type"), scaling.get("rope_type"), rope.get("rope_type")} - {None, "default"}:
         raise ValueError(f"rope_scaling: got {scaling or rope}, valid is none (scaled rotations are not built)")
     theta = rope.get("rope_theta") or config.get("rope_theta") or 10000.0
-    sizes = Sizes(
+    return Sizes(
         config["hidden_size"], heads, config.get("num_key_value_heads") or heads,
         config.get("head_dim") or config["hidden_size"] // heads, config["intermediate_size"],
         float(theta), config.get("rms_norm_eps", 1e-6), bool(config.get("qkv_bias")),
-        vocabulary=config.get("vocab_size", 0), positions=config.get("max_position_embeddings", 0),
+        vocabulary=config.get("vocab_size", 0), positions=config.get("max_position_embeddings", 0), **more,
     )  # fmt: skip
+
+
+def eagle_config(head: Eagle) -> dict[str, Any]:
+    return layer_config(head.sizes) | {
+        "architectures": ["LlamaForCausalLM"], "qkv_bias": head.sizes.qkv_bias, "bias": head.fc.bias is not None,
+        OURS: {"head": "eagle"} | {name: getattr(head, name) for name in EAGLE_DIALS},
+    }  # fmt: skip
+
+
+def eagle(config: Mapping[str, Any], tensors: dict[str, Tensor], dials: Mapping[str, Any]) -> Eagle:
     stored = config.get(OURS, {})
     fields = {name: stored[name] for name in EAGLE_DIALS if name in stored} | dict(dials)
-    head = Eagle(sizes, fc_bias="fc.bias" in tensors, **fields)  # the file decides: published configs leave `bias` out
+    head = Eagle(read_sizes(config), fc_bias="fc.bias" in tensors, **fields)  # the file decides: published configs leave `bias` out
     tensors.pop("embed_tokens.weight", None)  # the target's own, which the head is lent
+    return filled(head, tensors)  # type: ignore[return-value]
+
+
+def eagle3_config(head: Eagle3) -> dict[str, Any]:
+    """Taps stand in vLLM's place and count, and once more in SGLang's, which ignores the first."""
+    flags = {name: getattr(head, name) for name in ("norm_before_residual", "norm_output")}
+    flags |= {"norm_before_fc": head.input_norm is not None, "fc_norm": head.fc_norm is not None}
+    nested: dict[str, Any] = {"use_aux_hidden_state": True}
+    if min(head.taps) > 0:
+        nested["eagle_aux_hidden_state_layer_ids"] = write_taps(head.taps, "sglang")
+    return layer_config(head.sizes) | flags | {
+        "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": len(head.d2t), "target_hidden_size": head.tapped,
+        "eagle_aux_hidden_state_layer_ids": write_taps(head.taps, "vllm"), "eagle_config": nested,
+        OURS: {"head": "eagle3"} | {name: getattr(head, name) for name in EAGLE_DIALS},
+    }  # fmt: skip
+
+
+def eagle3(config: Mapping[str, Any], tensors: dict[str, Tensor], dials: Mapping[str, Any]) -> Eagle3:
+    """Weights as the public code names them or as layers.0; where the vocabularies are one, d2t and t2d may be absent."""
+    tensors = {name.replace("layers.0.", "midlayer.", 1): x for name, x in tensors.items()}
+    for name in ("embed_tokens.weight", "verifier_norm.weight", "verifier_lm_head.weight"):
+        tensors.pop(name, None)
+    sizes = read_sizes(config, read=2 * config["hidden_size"])
+    vocabulary, own = config["vocab_size"], tensors["lm_head.weight"].shape[0]
+    if own == vocabulary and "d2t" not in tensors:
+        tensors |= {"d2t": torch.zeros(own, dtype=torch.long), "t2d": torch.ones(own, dtype=torch.bool)}
+    width = config.get("target_hidden_size") or config["hidden_size"]
+    stored, flags = config.get(OURS, {}), {name: bool(config.get(name)) for name in EAGLE3_FLAGS}
+    fields = {name: stored[name] for name in EAGLE_DIALS if name in stored} | dict(dials)
+    taps = fields.pop("taps", None) or config.get("eagle_aux_hidden_state_layer_ids")
+    if taps is None:
+        raise ValueError(
+            "taps: this config does not say which hidden states its head reads (eagle_aux_hidden_state_layer_ids); give "
+            "them, e.g. taps=[2,16,29] for a target of 32 layers as the public code taps it"
+        )
+    head = Eagle3(
+        sizes, taps=taps, vocabulary=own, target_vocabulary=vocabulary, tapped=width, **(flags | fields),
+    )  # fmt: skip
     return filled(head, tensors)  # type: ignore[return-value]
 
 
@@ -166,6 +221,10 @@ def new_head(name: str, config: Any, fields: Mapping[str, Any]) -> DraftHead:
         return Eagle(sizes_of(config), **fields)
     if name == "medusa":
         return Medusa(text.hidden_size, text.vocab_size, **fields)
+    if name == "eagle3":
+        sizes = replace(sizes_of(config), read=2 * text.hidden_size)
+        given = {"taps": default_taps(text.num_hidden_layers), "vocabulary": text.vocab_size} | dict(fields)
+        return Eagle3(sizes, target_vocabulary=text.vocab_size, **given)
     check_name(name)
     return load_head(name, **fields)
 

@@ -1,0 +1,216 @@
+"""What EAGLE heads share: one decoder layer that feeds its own guesses back, over keys of everything verified.
+
+A column is run when the token after it is known: (hidden state of the column, embedding of the token after). Drafted
+nodes run level by level; what they leave is dropped, and the target's own hidden states take their place. A subclass says
+what is paired, what is fed back and how a token is read off it. Knows tensors and drafts, no layers of the target.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmaccel.drafting.base import Draft, DraftHead, DraftState, Seen, Target
+from mmaccel.drafting.layer import Attention, Keys, Sizes
+from mmaccel.drafting.trees import Frontier, Pool
+
+IMAGE_INPUTS = ("placeholder", "merged", "hidden")
+Pair = tuple[Tensor, Tensor]  # (residual stream [B, q, D], what attention reads [B, q, R])
+
+
+@dataclass
+class Drafting(DraftState):
+    """keys: of columns whose pair (hidden state, token after) is known.  waiting: those that lack the token after."""
+
+    target: Target
+    keys: Keys
+    waiting: Seen | None = None
+
+    def fork(self) -> "Drafting":
+        return replace(self)
+
+    def select(self, rows: Tensor) -> "Drafting":
+        waiting = None if self.waiting is None else self.waiting.select(rows)
+        return replace(self, keys=self.keys.select(rows), waiting=waiting)
+
+
+class Recurrent(DraftHead):
+    """levels: depth of the tree.  beam: nodes that go on at each level; 1 drafts a chain.  nodes: of the verified tree.
+    image_input: what stands for the token at a picture's columns: the `placeholder`'s embedding, the `merged` features
+    as the decoder gets them, or nothing, so that the `hidden` state speaks alone."""
+
+    watches = True
+
+    def __init__(self, sizes: Sizes, levels: int, beam: int, nodes: int, image_input: str) -> None:
+        super().__init__()
+        for name, value in (("levels", levels), ("beam", beam), ("nodes", nodes)):
+            if value < 1:
+                raise ValueError(f"{name}: got {value}, valid are whole numbers from 1 on")
+        if image_input not in IMAGE_INPUTS:
+            raise ValueError(f"image_input: got {image_input!r}, valid are {', '.join(IMAGE_INPUTS)}")
+        self.sizes, self.levels, self.beam, self.nodes, self.image_input = sizes, levels, beam, nodes, image_input
+        self.shape = "chain" if beam == 1 else "tree"
+
+    # -- what a head is made of --
+
+    @property
+    @abstractmethod
+    def attention(self) -> Attention: ...
+
+    @abstractmethod
+    def given(self, seen: Seen) -> Tensor:
+        """[B, m, D] what of the target stands for each column."""
+
+    @abstractmethod
+    def pair(self, embeds: Tensor, hidden: Tensor) -> Pair: ...
+
+    @abstractmethod
+    def rest(self, residual: Tensor, mixed: Tensor) -> Tensor:
+        """[B, q, D] the layer's output, which is fed back."""
+
+    @abstractmethod
+    def logits(self, target: Target, feature: Tensor) -> Tensor:
+        """[…, V] fp32, over the head's own vocabulary."""
+
+    def names(self) -> Tensor | None:
+        """[V] the target's id of each own token; None where they are the same."""
+        return None
+
+    # -- drafting --
+
+    def start(self, target: Target, rows: int) -> Drafting:
+        self.fits(target.width, target.vocabulary)
+        weight = self.attention.o_proj.weight
+        return Drafting(target, Keys.none(rows, self.sizes, weight.device, weight.dtype))
+
+    def observe(self, state: DraftState, seen: Seen) -> None:
+        assert isinstance(state, Drafting)
+        state.waiting = seen if state.waiting is None else state.waiting.then(seen)
+
+    def propose(self, state: DraftState, token: Tensor, position: Tensor, limit: int, sampler: Any) -> Draft:
+        assert isinstance(state, Drafting)
+        if limit < 1:
+            return Draft.empty(len(token), token.device)
+        feature = self.catch_up(state, token)  # [B, 1, D]
+        pool = Pool(self.beam, self.names())
+        frontier = pool.offer(self.logits(state.target, feature).log_softmax(-1))
+        at = row_position(position)  # [B, 1]
+        tree = Grown.none(state.keys)
+        hidden = feature.expand(-1, frontier.tokens.shape[1], -1)
+        for level in range(1, min(self.levels, limit)):
+            hidden, tree = self.grow(state, tree, frontier, hidden, at + level - 1)
+            before = frontier
+            frontier = pool.offer(self.logits(state.target, hidden).log_softmax(-1), before)
+            came = tree.came_from(frontier, pool, before)  # [B, k] which of the nodes just run each child hangs on
+            hidden, tree = pick(hidden, came), tree.follow(came)
+        return pool.best(self.nodes)
+
+    def catch_up(self, state: Drafting, token: Tensor) -> Tensor:
+        """Runs the columns that waited for the token after them; [B, 1, D] the feature of the last."""
+        seen, state.waiting = state.waiting, None
+        assert seen is not None
+        embeds = self.embeds(state.target, seen)  # [B, m, D]
+        embeds = torch.cat([embeds[:, 1:], state.target.embed(token)[:, None].to(embeds.dtype)], 1)
+        residual, read = self.pair(embeds, self.given(seen))
+        valid = seen.whole
+        q, k, v = self.attention.heads(read, row_position(seen.position))
+        past, m = state.keys.valid, read.shape[1]
+        state.keys = state.keys.append(k, v, valid)
+        seen_by = torch.cat([past[:, None].expand(-1, m, -1), causal(valid)], 2)  # [B, m, L]
+        mixed = self.attention(q[:, :, -1:], state.keys.keys, state.keys.values, seen_by[:, -1:])
+        return self.rest(residual[:, -1:], mixed)
+
+    def embeds(self, target: Target, seen: Seen) -> Tensor:
+        """[B, m, D] of the columns' own tokens."""
+        if self.image_input == "merged" and seen.embeds is not None:
+            return seen.embeds
+        embeds = target.embed(seen.ids)
+        if self.image_input == "hidden" and seen.visual is not None:
+            embeds = embeds.masked_fill(seen.visual[..., None], 0.0)
+        return embeds
+
+    def grow(
+        self, state: Drafting, tree: "Grown", frontier: Frontier, hidden: Tensor, position: Tensor
+    ) -> tuple[Tensor, "Grown"]:
+        """Runs the frontier [B, k]: every node sees all true columns, its ancestors and itself."""
+        residual, read = self.pair(state.target.embed(frontier.tokens), hidden)  # [B, k, …]
+        k = read.shape[1]
+        query, key, value = self.attention.heads(read, position.expand(-1, k))
+        tree = tree.add(key, value)
+        keys = torch.cat([state.keys.keys, tree.keys], 2)
+        values = torch.cat([state.keys.values, tree.values], 2)
+        seen = torch.cat([state.keys.valid[:, None].expand(-1, k, -1), tree.sees], 2)
+        return self.rest(residual, self.attention(query, keys, values, seen)), tree
+
+    # -- training --
+
+    def unrolled(self, seen: Seen, target: Target, steps: int, noise: float = 0.0) -> list[Tensor]:
+        """Per step [B, n, D]: what place t feels of the column `step` + 1 further on, when it sees the target up to t
+        and its own guesses behind. noise: width of what is added to the given states, uniform around 0."""
+        given, embeds = self.given(seen), self.embeds(target, seen)
+        position, sees = row_position(seen.position), causal(seen.whole)
+        feed = given + noise * (torch.rand_like(given) - 0.5) if noise else given
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
+        found: list[Tensor] = []
+        for step in range(steps):
+            residual, read = self.pair(shifted(embeds, step + 1), feed)
+            query, key, value = self.attention.heads(read, position + step)
+            keys.append(key)
+            values.append(value)
+            feed = self.rest(residual, self.attention.unrolled(query, keys, values, sees))
+            found.append(feed)
+        return found
+
+
+def causal(valid: Tensor) -> Tensor:
+    """[B, m, m] every place sees the valid ones up to itself; a hole sees itself, so that no row is empty."""
+    m = valid.shape[1]
+    order = torch.ones(m, m, dtype=torch.bool, device=valid.device).tril()
+    return order & valid[:, None] | torch.eye(m, dtype=torch.bool, device=valid.device)
+
+
+def shifted(x: Tensor, by: int) -> Tensor:
+    """x [B, n, …] moved left, zeros behind."""
+    return torch.cat([x[:, by:], torch.zeros_like(x[:, :by])], 1)
+
+
+def row_position(position: Tensor) -> Tensor:
+    """[B, m]: of M-RoPE's axes time, which text counts up on all alike. `generate` puts an axis in front of them."""
+    return position if position.ndim == 2 else position[-3]
+
+
+def pick(x: Tensor, at: Tensor) -> Tensor:
+    """x [B, n, D] at [B, k]."""
+    return x.gather(1, at[..., None].expand(-1, -1, x.shape[-1]))
+
+
+@dataclass(frozen=True)
+class Grown:
+    """The drafted nodes that have run. keys, values: [B, Hkv, n, d].  sees: [B, k, n] which of them each node of the
+    last level sees."""
+
+    keys: Tensor
+    values: Tensor
+    sees: Tensor
+
+    @classmethod
+    def none(cls, like: Keys) -> "Grown":
+        empty = like.keys[:, :, :0]
+        return cls(empty, empty, like.valid.new_zeros(len(like.valid), 1, 0))
+
+    def add(self, keys: Tensor, values: Tensor) -> "Grown":
+        k = keys.shape[2]
+        own = torch.eye(k, dtype=torch.bool, device=keys.device).expand(len(keys), -1, -1)
+        sees = torch.cat([self.sees.expand(-1, k, -1), own], 2)
+        return Grown(torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2), sees)
+
+    def came_from(self, frontier: Frontier, pool: Pool, before: Frontier) -> Tensor:
+        """[B, k] the index, among the nodes that ran last, of each frontier node's parent."""
+        parents = torch.cat(pool.parents, 1).gather(1, frontier.pool)  # [B, k] places in the pool
+        return (parents[:, :, None] == before.pool[:, None, :]).to(torch.int8).argmax(2)
+
+    def follow(self, came: Tensor) -> "Grown":
+        return Grown(self.keys, self.values, self.sees.gather(1, came[..., None].expand(-1, -1, self.sees.shape[2])))
