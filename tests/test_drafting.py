@@ -24,6 +24,7 @@ from mmaccel.drafting.trees import Pool, Shape, product
 from mmaccel.pruning.fastv import FastV
 from mmaccel.pruning.pyramiddrop import PyramidDrop
 from mmaccel.pruning.uniform import Uniform
+from mmaccel.training.formats import EAGLE3_FLAGS
 from tests import tiny as tiny_models
 from tests.tiny import RAGGED
 
@@ -265,8 +266,8 @@ def eagle3(**more: Any) -> Eagle3:
 RECURRENT = {
     "eagle": lambda **more: Eagle(SIZES, fc_bias=True, **more),
     "eagle3": lambda **more: eagle3(**more),
-    "eagle3.1": lambda **more: eagle3(norm_before_fc=True, fc_norm=True, norm_before_residual=True, norm_output=True, **more),
-}  # fmt: skip
+    "eagle3.1": lambda **more: eagle3(**dict.fromkeys(EAGLE3_FLAGS, True), **more),
+}
 
 
 @torch.no_grad()
@@ -388,8 +389,15 @@ def heads_for(model: Any) -> dict[str, DraftHead]:
         "medusa_shared": Medusa(width, vocabulary, heads=2, widths=(2, 2), own_head=False),
         "eagle": Eagle(sizes, levels=3, beam=3, nodes=7),
         "eagle_chain": Eagle(sizes, levels=3, beam=1, image_input="hidden"),
-        "eagle3": Eagle3(replace(sizes, read=2 * width), taps=(0, 1, 2), vocabulary=vocabulary // 2,
-                         target_vocabulary=vocabulary, levels=3, beam=2, nodes=5),
+        "eagle3": Eagle3(
+            replace(sizes, read=2 * width),
+            taps=(0, 1, 2),
+            vocabulary=vocabulary // 2,
+            target_vocabulary=vocabulary,
+            levels=3,
+            beam=2,
+            nodes=5,
+        ),
     }
 
 

@@ -30,7 +30,7 @@ def lines(folder) -> list[dict]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("head", ["eagle", "medusa"])
+@pytest.mark.parametrize("head", ["eagle", "eagle3", "medusa"])
 def test_a_head_is_trained_and_drafts_in_a_sweep(train, tmp_path, monkeypatch, checkpoint, capsys, head):
     assert train(f"job.head={head}") == 0
     folder = tmp_path / "run"
@@ -67,7 +67,7 @@ def test_a_training_goes_on_and_a_changed_one_is_refused(train, tmp_path, capsys
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("job.head=hydra",), "job.head: got 'hydra', valid are eagle, medusa"),
+        (("job.head=hydra",), "job.head: got 'hydra', valid are eagle, eagle3, medusa"),
         (("job.held_out=14",), "job.held_out: got 14, valid are 1 … 13: there are 14"),
         (("job.plan.batch=0",), "batch: got 0"),
     ],

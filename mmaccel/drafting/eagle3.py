@@ -1,8 +1,8 @@
-"""EAGLE-3, Li et al. 2025, https://arxiv.org/abs/2503.01840: low, middle and high hidden states fused, no feature to meet.
+"""EAGLE-3, Li et al. 2025, https://arxiv.org/abs/2503.01840: low, middle and high hidden states, fused.
 
-g = fc([h_low; h_mid; h_high]); one layer whose attention reads [norm(e(x_{t+1})); norm(g)] and whose residual is g; its
-output a goes through a norm and an output matrix of its own, over its own vocabulary, and is fed back as it is. Trained on
-what it will see: `steps` of its own guesses ("training-time test").
+g = fc([h_low; h_mid; h_high]); one layer whose attention reads [norm(e(x_{t+1})); norm(g)] and whose residual is g. Its
+output goes through a norm and an output matrix of its own, over its own vocabulary, and is fed back as it is. No hidden
+state has to be met; it is trained on what it will see, `steps` of its own guesses ("training-time test").
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ class MidLayer(nn.Module):
 class Eagle3(Recurrent):
     """taps: the library's hidden_states indices that are fused, in order; see `default_taps`.
     vocabulary: of the head; its tokens are `d2t` (offsets) of the target's.
-    norm_before_fc, fc_norm, norm_before_residual, norm_output: the variants of EAGLE-3.1; a head must be served with the
-    ones it was trained with. The other fields are Recurrent's."""
+    norm_before_fc, fc_norm, norm_before_residual, norm_output: the variants of EAGLE-3.1; a head must be served with
+    the ones it was trained with. The other fields are Recurrent's."""
 
     d2t: Tensor
     t2d: Tensor
@@ -61,7 +61,9 @@ class Eagle3(Recurrent):
     def speak(self, tokens: Tensor) -> None:
         """Its vocabulary: the target's ids [V], increasing."""
         if tokens.shape != self.d2t.shape or not bool((tokens.diff() > 0).all()):
-            raise ValueError(f"tokens: got {tuple(tokens.shape)}, valid are {len(self.d2t)} increasing ids of the target")
+            raise ValueError(
+                f"tokens: got {tuple(tokens.shape)}, valid are {len(self.d2t)} increasing ids of the target"
+            )
         self.d2t.copy_(tokens - torch.arange(len(tokens), device=tokens.device))
         self.t2d.zero_()
         self.t2d[tokens] = True
@@ -72,7 +74,9 @@ class Eagle3(Recurrent):
 
     def fits(self, width: int, vocabulary: int) -> None:
         if self.tapped != width or self.sizes.width != width:
-            raise ValueError(f"eagle3: got a head of width {self.sizes.width} on {self.tapped}, the target's is {width}")
+            raise ValueError(
+                f"eagle3: got a head of width {self.sizes.width} on {self.tapped}, the target's is {width}"
+            )
         if len(self.t2d) != vocabulary:
             raise ValueError(f"eagle3: got a head for {len(self.t2d)} tokens, the target has {vocabulary}")
 
@@ -134,7 +138,7 @@ def default_taps(depth: int) -> tuple[int, ...]:
 
 
 def frequent(counts: Tensor, size: int, always: Sequence[int] = ()) -> Tensor:
-    """[size] the most frequent ids of counts [V], increasing; `always` are among them, unused ids fill up from below."""
+    """[size] the most frequent ids of counts [V], increasing, `always` among them; unused ids fill up from below."""
     counts = counts.clone().float()
     counts[list(always)] = counts.max() + 1
     order = counts.argsort(descending=True, stable=True)  # ties and zeros: the smaller id first

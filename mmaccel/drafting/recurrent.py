@@ -1,8 +1,8 @@
 """What EAGLE heads share: one decoder layer that feeds its own guesses back, over keys of everything verified.
 
 A column is run when the token after it is known: (hidden state of the column, embedding of the token after). Drafted
-nodes run level by level; what they leave is dropped, and the target's own hidden states take their place. A subclass says
-what is paired, what is fed back and how a token is read off it. Knows tensors and drafts, no layers of the target.
+nodes run level by level; what they leave is dropped, and the target's own hidden states take their place. A subclass
+says what is paired, what is fed back and how a token is read off it. Knows tensors and drafts, no layers of the target.
 """
 
 from abc import abstractmethod

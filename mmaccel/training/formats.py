@@ -1,8 +1,8 @@
 """Heads on the disk: config.json and model.safetensors in the layouts the public code reads, and back.
 
 EAGLE-1/2: an ordinary Llama config of one layer plus `bias`; weights `fc.*` and `layers.0.*` without a prefix and
-without the first norm. Medusa v0.1: `{head}.{block}.linear.*` and `{head}.{layers}.weight`. What only we know stands
-under the config's key `mmaccel`. EAGLE-3: `midlayer.*` or `layers.0.*`, `fc`, `norm`, `lm_head`, `d2t` as offsets, `t2d`.
+without the first norm. EAGLE-3: `midlayer.*` or `layers.0.*`, `fc`, `norm`, `lm_head`, `d2t` as offsets, `t2d`. Medusa
+v0.1: `{head}.{block}.linear.*` and `{head}.{layers}.weight`. What only we know stands under the config's key `mmaccel`.
 Knows names and shapes. Does not know models.
 """
 
@@ -41,7 +41,9 @@ def save_head(head: DraftHead, folder: str | Path, more: Mapping[str, Any] | Non
     elif isinstance(head, Medusa):
         config, tensors, file = medusa_config(head), medusa_tensors(head), "medusa_lm_head.safetensors"
     else:
-        raise ValueError(f"head: got {type(head).__name__}, valid are Eagle, Eagle3 and Medusa (the others have no weights)")
+        raise ValueError(
+            f"head: got {type(head).__name__}, valid are Eagle, Eagle3 and Medusa (the others have no weights)"
+        )
     config[OURS] |= dict(more or {})
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, folder / file)
@@ -110,7 +112,9 @@ def eagle_config(head: Eagle) -> dict[str, Any]:
 def eagle(config: Mapping[str, Any], tensors: dict[str, Tensor], dials: Mapping[str, Any]) -> Eagle:
     stored = config.get(OURS, {})
     fields = {name: stored[name] for name in EAGLE_DIALS if name in stored} | dict(dials)
-    head = Eagle(read_sizes(config), fc_bias="fc.bias" in tensors, **fields)  # the file decides: published configs leave `bias` out
+    head = Eagle(
+        read_sizes(config), fc_bias="fc.bias" in tensors, **fields
+    )  # the file decides: published configs leave `bias` out
     tensors.pop("embed_tokens.weight", None)  # the target's own, which the head is lent
     return filled(head, tensors)  # type: ignore[return-value]
 
@@ -123,14 +127,14 @@ def eagle3_config(head: Eagle3) -> dict[str, Any]:
     if min(head.taps) > 0:
         nested["eagle_aux_hidden_state_layer_ids"] = write_taps(head.taps, "sglang")
     return layer_config(head.sizes) | flags | {
-        "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": len(head.d2t), "target_hidden_size": head.tapped,
-        "eagle_aux_hidden_state_layer_ids": write_taps(head.taps, "vllm"), "eagle_config": nested,
+        "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": len(head.d2t),
+        "target_hidden_size": head.tapped, "eagle_aux_hidden_state_layer_ids": write_taps(head.taps, "vllm"), "eagle_config": nested,
         OURS: {"head": "eagle3"} | {name: getattr(head, name) for name in EAGLE_DIALS},
     }  # fmt: skip
 
 
 def eagle3(config: Mapping[str, Any], tensors: dict[str, Tensor], dials: Mapping[str, Any]) -> Eagle3:
-    """Weights as the public code names them or as layers.0; where the vocabularies are one, d2t and t2d may be absent."""
+    """Weights as the public code names them or as layers.0; of one vocabulary, d2t and t2d may be absent."""
     tensors = {name.replace("layers.0.", "midlayer.", 1): x for name, x in tensors.items()}
     for name in ("embed_tokens.weight", "verifier_norm.weight", "verifier_lm_head.weight"):
         tensors.pop(name, None)
@@ -144,8 +148,8 @@ def eagle3(config: Mapping[str, Any], tensors: dict[str, Tensor], dials: Mapping
     taps = fields.pop("taps", None) or config.get("eagle_aux_hidden_state_layer_ids")
     if taps is None:
         raise ValueError(
-            "taps: this config does not say which hidden states its head reads (eagle_aux_hidden_state_layer_ids); give "
-            "them, e.g. taps=[2,16,29] for a target of 32 layers as the public code taps it"
+            "taps: this config does not say which hidden states its head reads (eagle_aux_hidden_state_layer_ids); "
+            "give them, e.g. taps=[2,16,29] for a target of 32 layers as the public code taps it"
         )
     head = Eagle3(
         sizes, taps=taps, vocabulary=own, target_vocabulary=vocabulary, tapped=width, **(flags | fields),

@@ -1,6 +1,6 @@
 """Which hidden states a head reads, in the numbers of those who wrote it: off by one is a head that is never accepted.
 
-Ours is the library's hidden_states index k: 0 is what enters the first layer, k what enters layer k. Knows numbers only.
+Ours is the library's hidden_states index k: what enters layer k, so that 0 is the embeddings. Knows numbers only.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ def read_taps(values: Sequence[int], written: str, depth: int) -> tuple[int, ...
     wrong = [tap for tap in taps if not 0 <= tap < depth]
     if wrong:
         raise ValueError(
-            f"taps: got {list(values)} as {written} counts, which are hidden states {wrong} of {depth} layers; valid are "
-            f"{-offset_of(written)} … {depth - 1 - offset_of(written)} (the last are final-normed in the library alone)"
+            f"taps: got {list(values)} as {written} counts, which are hidden states {wrong} of {depth} layers; valid "
+            f"are {-offset_of(written)} … {depth - 1 - offset_of(written)}"
         )
     return taps
 
@@ -32,7 +32,9 @@ def write_taps(taps: Sequence[int], written: str) -> list[int]:
     """hidden_states indices in that convention; raises for what it cannot name."""
     values = [tap - offset_of(written) for tap in taps]
     if min(values, default=0) < 0:
-        raise ValueError(f"taps: {list(taps)} cannot be written as {written} counts, which has no name for the embeddings")
+        raise ValueError(
+            f"taps: {list(taps)} cannot be written as {written} counts, which has no name for the embeddings"
+        )
     return values
 
 
