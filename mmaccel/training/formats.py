@@ -128,7 +128,8 @@ def eagle3_config(head: Eagle3) -> dict[str, Any]:
         nested["eagle_aux_hidden_state_layer_ids"] = write_taps(head.taps, "sglang")
     return layer_config(head.sizes) | flags | {
         "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": len(head.d2t),
-        "target_hidden_size": head.tapped, "eagle_aux_hidden_state_layer_ids": write_taps(head.taps, "vllm"), "eagle_config": nested,
+        "target_hidden_size": head.tapped, "eagle_config": nested,
+        "eagle_aux_hidden_state_layer_ids": write_taps(head.taps, "vllm"),
         OURS: {"head": "eagle3"} | {name: getattr(head, name) for name in EAGLE_DIALS},
     }  # fmt: skip
 
