@@ -26,6 +26,7 @@ from mmaccel.training.features import felt
 from mmaccel.training.formats import load_head, new_head, save_head, sizes_of
 from mmaccel.training.taps import OFFSETS, read_taps, write_taps
 from mmaccel.training.trainer import Order, Plan, Trainer, live_acceptance
+from mmaccel.training.vocabulary import give_vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -287,6 +288,21 @@ def trained(vlm: Any, chats: Any, folder: Path, plan: Plan = PLAN, resume: bool 
     trainer = Trainer(vlm, eagle_for(vlm), chats, plan, folder)
     assert trainer.resume() == resume
     return trainer, list(trainer.run())
+
+
+def test_a_small_vocabulary_is_what_the_answers_say(vlm):
+    source = SceneChats(20, kinds=("colour", "count"))
+    assert source.answers(3) == [source[3].messages[1]["content"]]
+    head = new_head("eagle3", vlm.model.config, {"vocabulary": 60})
+    give_vocabulary(head, vlm, source, 20)
+    said = {
+        token for k in range(20) for token in vlm.tokenizer.encode(f" {source.answers(k)[0]}", add_special_tokens=False)
+    }
+    assert said <= set(head.names().tolist())
+    assert set(vlm.stop_ids) <= set(head.names().tolist())
+    before = head.d2t.clone()
+    give_vocabulary(eagle_for(vlm), vlm, source, 20)  # says all
+    assert torch.equal(before, head.d2t)
 
 
 def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(vlm, chats, tmp_path):

@@ -21,8 +21,9 @@ from mmaccel.jobs.gate import model_node
 from mmaccel.jobs.task import Task
 from mmaccel.measure.provenance import provenance
 from mmaccel.measure.record import changed_keys, plain, write_atomic
-from mmaccel.training.formats import check_name, new_head
+from mmaccel.training.formats import NEW, check_name, new_head
 from mmaccel.training.trainer import Plan, Trainer, held_out
+from mmaccel.training.vocabulary import give_vocabulary
 
 SHOWN = 5  # problems of the data that are printed
 
@@ -57,6 +58,8 @@ class Train:
         )
         torch.manual_seed(plan.seed)
         head = new_head(self.head, vlm.model.config, self.fields)
+        if self.head in NEW:
+            give_vocabulary(head, vlm, source, split)
         console = Console(stderr=True, highlight=False)
         for problem in getattr(source, "problems", [])[:SHOWN]:
             console.print(f"left out: {problem}", markup=False, soft_wrap=True)

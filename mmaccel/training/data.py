@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from PIL import Image
 
 from mmaccel.benchmarks.scene_draw import draw
-from mmaccel.benchmarks.scene_graph import Level, make_scene
-from mmaccel.benchmarks.scene_questions import ASK, NEED
+from mmaccel.benchmarks.scene_graph import Level, Scene, make_scene
+from mmaccel.benchmarks.scene_questions import ASK, NEED, Question
 from mmaccel.benchmarks.scenes import KINDS
 
 MARK = "<image>"
@@ -88,6 +88,10 @@ class Llava:
     def __getitem__(self, index: int) -> Conversation:
         name, messages, pictures = self.records[index]
         return Conversation(name, [filled(message, pictures) for message in messages])
+
+    def answers(self, index: int) -> list[str]:
+        """What the assistant says there; no picture is opened."""
+        return [message["content"] for message in self.records[index][1] if message["role"] == "assistant"]
 
 
 def read(file: Path, problems: list[Problem]) -> Iterator[tuple[str, Any]]:
@@ -214,13 +218,20 @@ class SceneChats:
     def __len__(self) -> int:
         return self.n
 
-    def __getitem__(self, index: int) -> Conversation:
+    def answers(self, index: int) -> list[str]:
+        return [self.asked(index)[1].answer]
+
+    def asked(self, index: int) -> tuple[Scene, Question]:
         kind = self.kinds[index % len(self.kinds)]
         rng = random.Random(f"train/chats/{self.seed}/{index}")
-        question = None
-        while question is None:
+        while True:
             scene = make_scene(rng, Level(table=0.0, note=0.0), NEED.get(kind, ""))
             question = ASK[kind](rng, scene)
+            if question is not None:
+                return scene, question
+
+    def __getitem__(self, index: int) -> Conversation:
+        scene, question = self.asked(index)
         parts = [{"type": "image", "image": draw(scene)}, {"type": "text", "text": question.text}]
         messages: list[Message] = [
             {"role": "user", "content": parts},
