@@ -36,12 +36,13 @@ def shell(command: str, folder: Path) -> subprocess.CompletedProcess:
     return subprocess.run(["bash", "-c", command], check=False, **options)
 
 
-def test_the_page_has_its_two_files_and_a_test():
-    assert set(FILES) == {"mine/centre.py", "mine/conf/pruner/centre.yaml", "mine/test_centre.py"}
-    assert len(COMMANDS) == 2
+def test_the_page_has_two_files_for_each_and_a_test():
+    pruner = {"mine/centre.py", "mine/conf/pruner/centre.yaml", "mine/test_centre.py"}
+    assert set(FILES) == pruner | {"mine/again.py", "mine/conf/draft/again.yaml"}
+    assert len(COMMANDS) == 3
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=["sweep", "experiment"])
+@pytest.mark.parametrize("command", COMMANDS, ids=["sweep", "experiment", "draft"])
 def test_the_pages_commands_run(folder, command):
     if not (ROOT / "mmaccel" / "assets" / "pico").is_dir():
         pytest.skip("the embedded model is not in this checkout")
@@ -49,8 +50,9 @@ def test_the_pages_commands_run(folder, command):
     assert done.returncode == 0, done.stderr
     newest = max(folder.glob("outputs/*/*/points.csv"), key=lambda file: file.stat().st_mtime_ns)
     rows = [row.split(",")[0] for row in newest.read_text().splitlines()]
-    assert "centre ratio=0.5" in rows
+    assert ("centre ratio=0.5" in rows) == ("pruner=centre" in command)
     assert ("random ratio=0.5" in rows) == ("smoke" in command)
+    assert ("baseline + again" in rows) == ("fastv ratio=0.5 + again" in rows) == ("draft=again" in command)
 
 
 def test_the_pages_own_test_passes(folder, monkeypatch):

@@ -208,6 +208,16 @@ class DraftHead(nn.Module, ABC):
         return self.loss(*args, **kwargs)
 
 
+class Stateless(DraftState):
+    """Of a head that remembers nothing."""
+
+    def fork(self) -> "Stateless":
+        return self
+
+    def select(self, rows: Tensor) -> "Stateless":
+        return self
+
+
 class EmptyState(DraftState):
     def __init__(self, nothing: Draft) -> None:
         self.nothing = nothing
