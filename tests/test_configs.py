@@ -11,7 +11,10 @@ from mmaccel.jobs.tree import leaves
 
 CONF = registry.conf_dir()
 FILES = sorted(CONF.glob("*/*.yaml"))
-NEEDED = {"folder": ["benchmark.path=pictures"], "report": ["job.folder=run"], "push": ["job.folder=run"]}
+NEEDED = {
+    "benchmark/folder": ["benchmark.path=pictures"], "job/report": ["job.folder=run"], "job/push": ["job.folder=run"],
+    "data/llava": ["data.path=chats.json"], "draft/assistant": ["draft.path=small"],
+}  # fmt: skip
 
 
 def composed(*words: str) -> dict:
@@ -28,7 +31,9 @@ def test_the_page_of_defaults_composes_and_knows_its_own_keys():
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
 def test_every_yaml_composes_and_its_targets_take_its_keys(file):
     group, name = file.parent.name, file.stem
-    config = composed(f"+{group}={name}" if group == "experiment" else f"{group}={name}", *NEEDED.get(name, []))
+    config = composed(
+        f"+{group}={name}" if group == "experiment" else f"{group}={name}", *NEEDED.get(f"{group}/{name}", [])
+    )
     check_config(config)
     for node in config.values():
         if isinstance(node, dict) and "_target_" in node:

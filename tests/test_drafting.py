@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from mmaccel.attach import attach
 from mmaccel.decoding.speculate import Speculate
+from mmaccel.drafting.assistant import Assistant
 from mmaccel.drafting.base import PADDING, ROOT, Draft, DraftHead, Seen, Target
 from mmaccel.drafting.eagle import Eagle
 from mmaccel.drafting.eagle3 import Eagle3, default_taps, frequent
@@ -419,6 +421,44 @@ def test_every_head_over_every_pruner_says_what_plain_decoding_says(family, prun
             said = model.generate(**inputs, custom_generate=speculate, max_new_tokens=14, do_sample=False)
             assert torch.equal(said, plain), name
             assert speculate.stats.nodes > 0 or name == "lookup"
+
+
+def small_model(vocabulary: int) -> Any:
+    config = LlamaConfig(vocab_size=vocabulary, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+                         num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=512)  # fmt: skip
+    torch.manual_seed(9)
+    return LlamaForCausalLM(config).eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [None, RAGGED], ids=["one", "ragged"])
+def test_an_assistant_says_what_it_would_say_alone(rows):
+    """Its drafts, step by step under acceptances, are its own greedy continuation of the text said so far."""
+    model, inputs = model_of("llava"), tiny_models.inputs("llava", rows)
+    small = small_model(model.config.get_text_config().vocab_size)
+    drafts: list[tuple[list[list[int]], Draft]] = []
+
+    class Kept(Assistant):
+        def propose(self, state: Any, token: Tensor, *rest: Any) -> Draft:
+            draft = super().propose(state, token, *rest)
+            drafts.append(([[*row.said, last] for row, last in zip(state.rows, token.tolist())], draft))
+            return draft
+
+    plain = model.generate(**inputs, custom_generate=Speculate(), max_new_tokens=9, do_sample=False)
+    said = model.generate(**inputs, custom_generate=Speculate(Kept(small, 3)), max_new_tokens=9, do_sample=False)
+    assert torch.equal(said, plain)
+    for texts, draft in drafts:
+        for row, text in enumerate(texts):
+            assert model.config.image_token_id not in text
+            ids = torch.tensor([text])
+            for token in draft.tokens[row].tolist():
+                assert int(small(input_ids=ids).logits[0, -1].argmax()) == token
+                ids = torch.cat([ids, torch.tensor([[token]])], 1)
+    with pytest.raises(ValueError, match="assistant: got a model of 7 tokens"):
+        Assistant(small_model(7)).fits(1, 128)
+    state = Assistant(small).start(Target.of(model), 2)
+    state.rows[0].said.append(4)
+    assert state.fork().select(torch.tensor([1])).rows[0].said == []
 
 
 class Witness(Eagle):

@@ -134,6 +134,7 @@ class Target:
     width: int
     depth: int
     vocabulary: int
+    image: int | None = None  # the id that stands at a picture's columns
 
     def says(self, hidden: Tensor) -> Tensor:
         """[…, V] fp32 logits of hidden states of whatever precision."""
@@ -156,6 +157,7 @@ class Target:
             text.hidden_size,
             text.num_hidden_layers,
             text.vocab_size,
+            getattr(model.config, "image_token_id", getattr(model.config, "image_token_index", None)),
         )
 
 
