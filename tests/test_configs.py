@@ -12,9 +12,13 @@ from mmaccel.jobs.tree import leaves
 CONF = registry.conf_dir()
 FILES = sorted(CONF.glob("*/*.yaml"))
 NEEDED = {
-    "benchmark/folder": ["benchmark.path=pictures"], "job/report": ["job.folder=run"], "job/push": ["job.folder=run"],
-    "data/llava": ["data.path=chats.json"], "draft/assistant": ["draft.path=small"],
-}  # fmt: skip
+    "benchmark/folder": ["benchmark.path=pictures"],
+    "job/report": ["job.folder=run"],
+    "job/push": ["job.folder=run"],
+    "job/export": ["job.head=head"],
+    "data/llava": ["data.path=chats.json"],
+    "draft/assistant": ["draft.path=small"],
+}
 
 
 def composed(*words: str) -> dict:

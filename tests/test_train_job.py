@@ -5,7 +5,9 @@ import json
 import pytest
 from running import typed, write_tiny_llava
 
-from mmaccel.training.formats import load_head
+from mmaccel.drafting.medusa import Medusa
+from mmaccel.training.export import cautions
+from mmaccel.training.formats import load_head, new_head
 
 SMALL = ("job=train", "data.n=14", "data.kinds=[colour]", "job.held_out=2", "job.most=4", "machine.threads=1")
 PLAN = ("job.plan.steps=4", "job.plan.batch=2", "job.plan.save_every=2", "job.plan.say_every=1", "job.plan.warmup=1")
@@ -75,3 +77,43 @@ def test_a_training_goes_on_and_a_changed_one_is_refused(train, tmp_path, capsys
 def test_what_cannot_be_trained_is_said(train, capsys, words, said):
     assert train(*words) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_head_is_exported_with_its_line_and_its_cautions(train, tmp_path, monkeypatch, checkpoint, capsys):
+    assert train("job.head=eagle3", "+job.fields={image_input: merged, taps: [1, 2], vocabulary: 60}") == 0
+    export = ("job=export", "job.head=run", "model=llava", f"model.path={checkpoint}", "output=served")
+    capsys.readouterr()
+    assert typed(monkeypatch, *export) == 0
+    assert "this one was trained with merged, so acceptance will fall" in " ".join(capsys.readouterr().err.split())
+    text = (tmp_path / "served" / "README.md").read_text()
+    assert f"vllm serve {checkpoint} --speculative-config" in text
+    chosen = json.loads(text.split("--speculative-config '")[1].split("'")[0])
+    assert chosen == {"method": "eagle3", "model": "served", "num_speculative_tokens": 5}
+    assert "--speculative-algorithm EAGLE3" in text
+    before, after = load_head(tmp_path / "run").state_dict(), load_head(tmp_path / "served").state_dict()
+    assert all((before[name] == after[name]).all() for name in before)
+    assert typed(monkeypatch, *export) == 2
+    assert "served already holds a head" in capsys.readouterr().err
+
+
+def test_what_engines_will_not_do_is_said(train, tmp_path):
+    assert train() == 0
+    head = load_head(tmp_path / "run")
+    assert any("takes no pictures" in one for one in cautions(head, {"model_type": "llava"}))
+    assert any("expects an fc bias" in one for one in cautions(head, {"model_type": "llava"}))
+    assert any("serve no such head" in one for one in cautions(Medusa(8, 9), {}))
+    taps = new_head("eagle3", Tiny(), {"taps": (0, 1), "vocabulary": 5})
+    said = " ".join(cautions(taps, {"model_type": "smolvlm"}))
+    assert "no EAGLE-3 head on a smolvlm" in said
+    assert "has neither" in said
+    assert "no name for the embeddings" in said
+
+
+class Tiny:
+    """The text config of a target."""
+
+    hidden_size, num_attention_heads, num_key_value_heads, head_dim, intermediate_size = 8, 2, 1, 4, 12
+    vocab_size, max_position_embeddings, rms_norm_eps, num_hidden_layers = 9, 32, 1e-5, 4
+
+    def get_text_config(self) -> "Tiny":
+        return self
