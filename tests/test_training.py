@@ -214,6 +214,7 @@ def test_heads_come_back_from_the_disk(vlm, tmp_path):
             assert isinstance(again, Medusa)
             assert isinstance(head, Medusa)
             assert again.tree == head.tree
+    assert json.loads((tmp_path / "medusa" / "config.json").read_text())["base_model_name_or_path"] == "tiny"
     assert "bias" in json.loads((tmp_path / "eagle" / "config.json").read_text())
     assert sorted(load_file(tmp_path / "medusa" / "medusa_lm_head.safetensors"))[:3] == [
         "0.0.linear.bias", "0.0.linear.weight", "0.1.linear.bias",

@@ -45,6 +45,8 @@ def save_head(head: DraftHead, folder: str | Path, more: Mapping[str, Any] | Non
             f"head: got {type(head).__name__}, valid are Eagle, Eagle3 and Medusa (the others have no weights)"
         )
     config[OURS] |= dict(more or {})
+    if isinstance(head, Medusa) and "target" in config[OURS]:
+        config["base_model_name_or_path"] = config[OURS]["target"]  # the public loader takes another model without it
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, folder / file)
     return folder

@@ -207,7 +207,8 @@ class Trainer:
         """The head in its published layout, and beside it what going on needs."""
         if not self.accelerator.is_main_process:
             return
-        facts = {"step": self.step, "trained_under": None if self.pruner is None else repr(self.pruner)}
+        under = None if self.pruner is None else repr(self.pruner)
+        facts = {"target": self.vlm.source, "step": self.step, "trained_under": under}
         save_head(self.bare, self.folder, facts)
         torch.save(self.state(), self.folder / "trainer.tmp")
         os.replace(self.folder / "trainer.tmp", self.folder / CHECKPOINT)
