@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from mmaccel.cache import CACHE_NAMES, adopt, cache_in, commit, logical_length
-from mmaccel.decoding.watch import Watch, image_token
-from mmaccel.drafting.base import Draft, DraftHead, Seen
+from mmaccel.decoding.watch import Watch
+from mmaccel.drafting.base import Draft, DraftHead, Seen, image_token
 
 OWN = {"position_ids", "attention_mask", "logits_to_keep", "inputs_embeds", *CACHE_NAMES}  # set anew in every step
 TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")

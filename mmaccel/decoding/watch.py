@@ -101,8 +101,3 @@ def gathered(states: Tensor, have: Tensor, want: Tensor) -> Tensor:
         return states
     at = torch.searchsorted(have.contiguous(), want.contiguous()).clamp(max=have.shape[1] - 1)  # [B, P]
     return states.gather(1, at[..., None].expand(-1, -1, states.shape[2]))
-
-
-def image_token(config: Any) -> int | None:
-    """The id that stands at a picture's columns."""
-    return getattr(config, "image_token_id", getattr(config, "image_token_index", None))

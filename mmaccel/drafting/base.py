@@ -125,6 +125,11 @@ class Loss:
     sums: dict[str, tuple[Tensor, Tensor]]
 
 
+def image_token(config: Any) -> int | None:
+    """The id that stands at a picture's columns."""
+    return getattr(config, "image_token_id", getattr(config, "image_token_index", None))
+
+
 @dataclass(frozen=True)
 class Target:
     """What a head may use of the model it drafts for."""
@@ -157,7 +162,7 @@ class Target:
             text.hidden_size,
             text.num_hidden_layers,
             text.vocab_size,
-            getattr(model.config, "image_token_id", getattr(model.config, "image_token_index", None)),
+            image_token(model.config),
         )
 
 

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mmaccel.jobs.point import BASELINE, Point
+from mmaccel.jobs.point import BASELINE, JOINED, Point
 
 NONE = "none"
-JOINED = " + "
 
 
 def with_drafts(points: Sequence[Point], config: Mapping[str, Any], method: str, choice: str) -> list[Point]:

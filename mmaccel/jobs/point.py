@@ -11,6 +11,7 @@ from mmaccel import registry
 
 BASELINE = "baseline"
 BUDGET = ("ratio", "keep", "tokens", "mean_tokens")  # the dials of which one says how much stays
+JOINED = " + "  # between a point's name and its draft's
 CONTROL = "control "  # in front of a control that would bear the method's own name
 
 
@@ -34,7 +35,7 @@ class Point:
         if self.draft is None:
             return said
         name = self.draft[0]
-        return said | {"draft": name, "twin": self.name.removesuffix(f" + {name}")}
+        return said | {"draft": name, "twin": self.name.removesuffix(JOINED + name)}
 
     def pruner(self, depth: int | None = None, foreign: bool = False) -> Any | None:
         """Built and, where the model's depth is known, held against it; raises ValueError for what does not fit."""

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from mmaccel.attach import attach
 from mmaccel.cache import cache_in
-from mmaccel.decoding.watch import Watch, image_token
-from mmaccel.drafting.base import Seen
+from mmaccel.decoding.watch import Watch
+from mmaccel.drafting.base import Seen, image_token
 from mmaccel.training.data import Message
 
 

@@ -1,7 +1,7 @@
 """The loop that trains a draft head against a frozen target: features on the fly, accelerate, kill and go on.
 
-Metrics are (sum, count) pairs. A checkpoint holds head, optimiser, schedule, data cursor and random states; a run that
-was killed and goes on is the run that was not. Does not know Hydra or run folders' other files.
+Metrics are (sum, count) pairs. A checkpoint holds head, optimiser, step and data cursor; rate, order and noise follow
+from those, so that a run that was killed and goes on is the run that was not. Does not know Hydra.
 """
 
 import math
