@@ -628,8 +628,9 @@ def test_medusas_loss_is_a_slow_loop():
     assert torch.allclose(found.total, total)
 
 
+@pytest.mark.parametrize("begins", [0, 4])
 @pytest.mark.parametrize("kind", RECURRENT)
-def test_the_loss_is_drafting_itself(kind):
+def test_the_loss_is_drafting_itself(kind, begins):
     """Step i at place t is what a chain of depth i below t would feel: true pairs up to t, then its own features."""
     plain = Plain()
     torch.manual_seed(3)
@@ -640,6 +641,7 @@ def test_the_loss_is_drafting_itself(kind):
     else:
         plain_words, dials = head.t2d, {"steps": 3, "decay": 0.5}
     seen, answer = columns([8, 6], 8), torch.rand(2, 8) < 0.6
+    answer[:, :begins] = False  # a prompt, from which nothing is guessed
     assert seen.hidden is not None
     assert seen.embeds is not None
     assert seen.valid is not None

@@ -96,6 +96,16 @@ class Seen:
         position = self.position[..., rows, :]
         return Seen(self.ids[rows], position, of(self.valid), of(self.hidden), taps, of(self.embeds), of(self.visual))
 
+    def to(self, device: Any) -> "Seen":
+        def at(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.to(device)
+
+        taps = tuple(tap.to(device) for tap in self.taps)
+        return Seen(
+            self.ids.to(device), self.position.to(device), at(self.valid), at(self.hidden), taps, at(self.embeds),
+            at(self.visual),
+        )  # fmt: skip
+
     def then(self, other: "Seen") -> "Seen":
         """These columns and the others behind them."""
 

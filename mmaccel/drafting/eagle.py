@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from mmaccel.drafting.base import Loss, Seen, Target
 from mmaccel.drafting.layer import MLP, Attention, RMSNorm, Sizes
-from mmaccel.drafting.recurrent import Pair, Recurrent, shifted
+from mmaccel.drafting.recurrent import Pair, Recurrent, asked, shifted
 
 
 class Layer(nn.Module):
@@ -72,9 +72,10 @@ class Eagle(Recurrent):
         assert seen.hidden is not None
         total: Tensor = seen.hidden.new_zeros((), dtype=torch.float32)
         sums: dict[str, tuple[Tensor, Tensor]] = {}
-        for step, feature in enumerate(self.unrolled(seen, target, steps, noise)):
-            known = shifted(answer, step + 2) & seen.whole  # the token that is guessed is the answer's
-            guess, true = feature[known], shifted(seen.hidden, step + 1)[known]
+        first = asked(answer, steps)
+        for step, feature in enumerate(self.unrolled(seen, target, steps, noise, first)):
+            known = (shifted(answer, step + 2) & seen.whole)[:, first:]  # the token that is guessed is the answer's
+            guess, true = feature[known], shifted(seen.hidden, step + 1)[:, first:][known]
             count = torch.tensor(len(guess), device=guess.device)
             logits, wanted = target.says(guess), target.says(true)
             soft = -(wanted.softmax(-1) * logits.log_softmax(-1)).sum()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mmaccel.drafting.base import Loss, Seen, Target
 from mmaccel.drafting.layer import MLP, Attention, RMSNorm, Sizes
-from mmaccel.drafting.recurrent import Pair, Recurrent, shifted
+from mmaccel.drafting.recurrent import Pair, Recurrent, asked, shifted
 
 
 class MidLayer(nn.Module):
@@ -117,9 +117,10 @@ class Eagle3(Recurrent):
         total: Tensor = seen.hidden.new_zeros((), dtype=torch.float32)
         sums: dict[str, tuple[Tensor, Tensor]] = {}
         own = self.names()
-        for step, feature in enumerate(self.unrolled(seen, target, steps, noise)):
-            known = shifted(answer, step + 2) & seen.whole  # the token that is guessed is the answer's
-            wanted = target.says(shifted(seen.hidden, step + 1)[known])  # [k, V of the target]
+        first = asked(answer, steps)
+        for step, feature in enumerate(self.unrolled(seen, target, steps, noise, first)):
+            known = (shifted(answer, step + 2) & seen.whole)[:, first:]  # the token that is guessed is the answer's
+            wanted = target.says(shifted(seen.hidden, step + 1)[:, first:][known])  # [k, V of the target]
             best = wanted.argmax(-1)
             said = self.t2d[best]  # [k] the head has a word for it
             logits = self.logits(target, feature[known])  # [k, V]

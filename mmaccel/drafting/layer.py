@@ -104,15 +104,15 @@ class Attention(nn.Module):
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
     def unrolled(self, q: Tensor, keys: list[Tensor], values: list[Tensor], seen: Tensor) -> Tensor:
-        """Training: q of step i over the true keys of step 0 (seen [B, q, q]) and, of each later step, the key at its
-        own place alone: what a draft of depth i sees. → [B, q, width]."""
+        """Training: q of step i over the true keys of step 0 ([B, Hkv, n, d], seen [B, q, n]) and, of each later step
+        ([B, Hkv, q, d]), the key at its own place alone: what a draft of depth i sees. → [B, q, width]."""
         groups = self.sizes.heads // self.sizes.kv_heads
         wide_k, wide_v = ([x.repeat_interleave(groups, 1) for x in side] for side in (keys, values))
         scale = self.sizes.head_dim**-0.5
         score = (q @ wide_k[0].transpose(2, 3) * scale).masked_fill(~seen[:, None], torch.finfo(q.dtype).min)
         own = [(q * k).sum(-1, keepdim=True) * scale for k in wide_k[1:]]  # [B, H, q, 1]
         share = torch.cat([score, *own], -1).float().softmax(-1).to(q.dtype)
-        n = q.shape[2]
+        n = seen.shape[2]
         mixed = share[..., :n] @ wide_v[0]
         for at, value in enumerate(wide_v[1:]):
             mixed = mixed + share[..., n + at : n + at + 1] * value

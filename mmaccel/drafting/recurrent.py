@@ -146,23 +146,30 @@ class Recurrent(DraftHead):
 
     # -- training --
 
-    def unrolled(self, seen: Seen, target: Target, steps: int, noise: float = 0.0) -> list[Tensor]:
-        """Per step [B, n, D]: what place t feels of the column `step` + 1 further on, when it sees the target up to t
-        and its own guesses behind. noise: width of what is added to the given states, uniform around 0."""
+    def unrolled(self, seen: Seen, target: Target, steps: int, noise: float = 0.0, first: int = 0) -> list[Tensor]:
+        """Per step [B, n − first, D]: what place t ≥ first feels of the column `step` + 1 further on, when it sees the
+        target up to t and its own guesses behind. noise: width of what is added to the given states, uniform around 0.
+        """
         given, embeds = self.given(seen), self.embeds(target, seen)
-        position, sees = row_position(seen.position), causal(seen.whole)
-        feed = given + noise * (torch.rand_like(given) - 0.5) if noise else given
-        keys: list[Tensor] = []
-        values: list[Tensor] = []
-        found: list[Tensor] = []
-        for step in range(steps):
-            residual, read = self.pair(shifted(embeds, step + 1), feed)
-            query, key, value = self.attention.heads(read, position + step)
+        position, sees = row_position(seen.position), causal(seen.whole)[:, first:]
+        noisy = given + noise * (torch.rand_like(given) - 0.5) if noise else given
+        residual, read = self.pair(shifted(embeds, 1), noisy)
+        query, key, value = self.attention.heads(read, position)  # of all places: they are seen, asked or not
+        query, residual, keys, values = query[:, :, first:], residual[:, first:], [key], [value]
+        found = [self.rest(residual, self.attention.unrolled(query, keys, values, sees))]
+        for step in range(1, steps):
+            residual, read = self.pair(shifted(embeds, step + 1)[:, first:], found[-1])
+            query, key, value = self.attention.heads(read, position[:, first:] + step)
             keys.append(key)
             values.append(value)
-            feed = self.rest(residual, self.attention.unrolled(query, keys, values, sees))
-            found.append(feed)
+            found.append(self.rest(residual, self.attention.unrolled(query, keys, values, sees)))
         return found
+
+
+def asked(answer: Tensor, steps: int) -> int:
+    """The first place from which some row's answer [B, n] is guessed: step i guesses the token i + 2 places on."""
+    said = answer.any(0)
+    return max(int(said.int().argmax()) - steps - 1, 0) if bool(said.any()) else answer.shape[1] - 1
 
 
 def causal(valid: Tensor) -> Tensor:

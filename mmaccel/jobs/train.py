@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from rich.console import Console
 from rich.progress import Progress
 from torch.utils.data import Subset
 
 from mmaccel import registry
+from mmaccel.jobs.folder import opened
 from mmaccel.jobs.gate import model_node
 from mmaccel.jobs.task import Task
 from mmaccel.measure.provenance import provenance
-from mmaccel.measure.record import changed_keys, plain, write_atomic
+from mmaccel.measure.record import plain, write_atomic
+from mmaccel.training.cache import Cache
+from mmaccel.training.estimate import giga, memory, said
 from mmaccel.training.formats import NEW, check_name, new_head
 from mmaccel.training.trainer import Plan, Trainer, held_out
 from mmaccel.training.vocabulary import give_vocabulary
@@ -34,6 +36,7 @@ class Train:
     fields: Mapping[str, Any] = field(default_factory=dict)
     held_out: int = 16
     most: int = 128
+    cache: str | None = None
     plan: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -53,9 +56,8 @@ class Train:
         vlm = registry.instantiate(model_node(config), foreign=task.foreign)
         whole = task.choices.get("pruner", "keep_all") == "keep_all"
         pruner = None if whole else registry.instantiate(config["pruner"], foreign=task.foreign)
-        write_atomic(
-            folder / "provenance.json", json.dumps(plain(provenance(vlm.model, vlm.path, config["seed"])), indent=2)
-        )
+        facts = plain(provenance(vlm.model, vlm.path, config["seed"]))
+        write_atomic(folder / "provenance.json", json.dumps(facts, indent=2))
         torch.manual_seed(plan.seed)
         head = new_head(self.head, vlm.model.config, self.fields)
         if self.head in NEW:
@@ -63,13 +65,38 @@ class Train:
         console = Console(stderr=True, highlight=False)
         for problem in getattr(source, "problems", [])[:SHOWN]:
             console.print(f"left out: {problem}", markup=False, soft_wrap=True)
-        trainer = Trainer(vlm, head, Subset(source, range(split)), plan, folder, pruner)
+        cache = self.opened_cache(facts, vlm, head, plan, pruner, config["data"])
+        trainer = Trainer(vlm, head, Subset(source, range(split)), plan, folder, pruner, cache)
         if task.resume and not trainer.resume():
             raise FileNotFoundError(f"resume: {folder} has no checkpoint; it is written every plan.save_every steps")
+        if trainer.step < plan.steps:
+            self.announce(trainer, split, console)
         self.follow(trainer, folder, console)
         held = held_out(trainer, Subset(source, range(split, len(source))), self.most)
         write_atomic(folder / "held_out.json", json.dumps(held, indent=2))
         console.print(f"head: {folder}\nheld out: {held}", markup=False, soft_wrap=True)
+
+    def opened_cache(
+        self, facts: dict[str, Any], vlm: Any, head: Any, plan: Plan, pruner: Any, data: Any
+    ) -> Cache | None:
+        """Features of another target, source, pruner or taps are not taken for these."""
+        if self.cache is None:
+            return None
+        mine = {name: facts[name] for name in ("weights", "dtype")} | {"processor": vlm.processor.hash, "data": data}
+        return Cache(self.cache, mine | {"taps": head.taps, "longest": plan.longest, "pruner": repr(pruner)})
+
+    def announce(self, trainer: Trainer, size: int, console: Console) -> None:
+        """What it will take; where the features do not fit the disk, they are not kept."""
+        trial, plan = trainer.trial(), trainer.plan
+        steps = sum(name.startswith("loss_") for name in trial.sums)
+        need = memory(
+            trainer.vlm.model, trainer.bare, columns=trial.columns, answer=trial.answer, batch=plan.batch,
+            taps=len(trainer.bare.taps), steps=steps,
+        )  # fmt: skip
+        if trainer.cache and not trainer.cache.room(trial.kept * size):
+            trainer.cache = None
+            console.print(f"cache: {giga(trial.kept * size)} do not fit {self.cache}; features are made anew each time")
+        console.print(said(trial, need, plan, size, trainer.cache is not None), markup=False, soft_wrap=True)
 
     def follow(self, trainer: Trainer, folder: Path, console: Console) -> None:
         log = folder / "log.jsonl"
@@ -85,24 +112,3 @@ class Train:
                 with log.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
                 console.print(" ".join(f"{k} {v:.4g}" for k, v in line.items()), soft_wrap=True)
-
-
-def opened(task: Task) -> Path:
-    """The folder, with the configuration that made it; a changed one is refused."""
-    folder, kept = task.resume or task.output, plain(task.kept())
-    file = folder / "run.yaml"
-    if task.resume is None:
-        if file.is_file():
-            raise FileExistsError(
-                f"{folder} already holds a run; continue it with resume={folder} or choose another one"
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, yaml.safe_dump(kept, sort_keys=False, allow_unicode=True))
-        return folder
-    if not file.is_file():
-        raise FileNotFoundError(f"resume: {folder} is no folder of a training (it has no run.yaml)")
-    changed = changed_keys(yaml.safe_load(file.read_text(encoding="utf-8")) or {}, kept)
-    if changed:
-        lines = "\n".join(f"  {key}: was {old!r}, now {new!r}" for key, (old, new) in changed.items())
-        raise ValueError(f"resume: the config changed since {folder} was started:\n{lines}")
-    return folder

@@ -27,6 +27,9 @@ class Felt:
     answer: Tensor
     cut: int = 0
 
+    def to(self, device: torch.device) -> "Felt":
+        return Felt(self.seen.to(device), self.answer.to(device), self.cut)
+
 
 @torch.no_grad()
 def felt(

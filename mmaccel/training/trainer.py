@@ -7,6 +7,7 @@ from those, so that a run that was killed and goes on is the run that was not. D
 import math
 import os
 import random
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -20,7 +21,9 @@ from torch import Tensor
 from mmaccel.attach import attach
 from mmaccel.decoding.speculate import Speculate
 from mmaccel.drafting.base import DraftHead, Loss, Target
+from mmaccel.training.cache import Cache, rows, size_of
 from mmaccel.training.data import Message, Source
+from mmaccel.training.estimate import Trial
 from mmaccel.training.features import Felt, felt, stacked
 from mmaccel.training.formats import save_head
 
@@ -100,11 +103,13 @@ class Trainer:
     """
 
     def __init__(
-        self, vlm: Any, head: DraftHead, source: Source, plan: Plan, folder: Path, pruner: Any | None = None
-    ) -> None:
+        self, vlm: Any, head: DraftHead, source: Source, plan: Plan, folder: Path, pruner: Any | None = None,
+        cache: Cache | None = None,
+    ) -> None:  # fmt: skip
         cpu = vlm.device.type == "cpu"
         self.accelerator = Accelerator(gradient_accumulation_steps=plan.accumulate, cpu=cpu)
         self.vlm, self.source, self.plan, self.folder, self.pruner = vlm, source, plan, Path(folder), pruner
+        self.cache = cache
         self.target = Target.of(vlm.model)
         optimiser = torch.optim.AdamW(head.parameters(), plan.rate, betas=(0.9, 0.95), weight_decay=plan.decay)
         head = head.to(vlm.device).train()
@@ -117,20 +122,25 @@ class Trainer:
     def bare(self) -> DraftHead:
         return self.accelerator.unwrap_model(self.head)
 
-    def batch(self) -> list[list[Message]]:
-        """The next conversations of this process; what cannot be read is skipped and counted."""
-        found: list[list[Message]] = []
+    def batch(self) -> tuple[list[int], list[Felt | list[Message]]]:
+        """The next conversations of this process: their places, and their features where they are kept, else their
+        messages. What cannot be read is skipped and counted."""
+        places: list[int] = []
+        found: list[Felt | list[Message]] = []
         processes, mine = self.accelerator.num_processes, self.accelerator.process_index
         while len(found) < self.plan.batch:
             number, self.cursor = self.cursor, self.cursor + 1
             if number % processes != mine:
                 continue
+            place = self.order[number]
             try:
-                found.append(self.source[self.order[number]].messages)
+                kept = self.cache.load(place) if self.cache else None
+                found.append(kept or self.source[place].messages)
+                places.append(place)
                 self.failing = 0
             except (ValueError, OSError) as error:
                 self.skip(error)
-        return found
+        return places, found
 
     def skip(self, error: Exception) -> None:
         """Counts one conversation out; raises when the whole of the data has failed in a row."""
@@ -142,21 +152,43 @@ class Trainer:
     def felt(self) -> Felt:
         """The next batch as the target feels it; conversations that it or the pruner refuses are skipped."""
         while True:
-            messages, good = self.batch(), []
+            places, found = self.batch()
+            fresh = {place: messages for place, messages in zip(places, found) if not isinstance(messages, Felt)}
+            kept = [row for row in found if isinstance(row, Felt)]
             try:
-                return self.feel(messages)
+                good = [self.feel(list(fresh.values()), list(fresh))] if fresh else []
             except ValueError:  # one of them: each alone then
-                for one in messages:
+                good = []
+                for place, one in fresh.items():
                     try:
-                        good.append(self.feel([one]))
+                        good.append(self.feel([one], [place]))
                     except ValueError as error:
                         self.skip(error)
+            good += [row.to(self.vlm.device) for row in kept]
             if good:
                 self.failing = 0
-                return stacked(good)
+                return good[0] if len(good) == 1 else stacked(good)
 
-    def feel(self, messages: list[list[Message]]) -> Felt:
-        return felt(self.vlm, messages, self.bare.taps, self.pruner, self.plan.longest)
+    def feel(self, messages: list[list[Message]], places: Sequence[int] = ()) -> Felt:
+        found = felt(self.vlm, messages, self.bare.taps, self.pruner, self.plan.longest)
+        if self.cache:
+            for place, row in zip(places, rows(found)):
+                self.cache.save(place, row)
+        return found
+
+    def trial(self) -> Trial:
+        """The first batch, felt and learnt from once, and forgotten: what it takes is measured, nothing is changed."""
+        at, began = (self.cursor, self.skipped, self.failing), time.perf_counter()
+        found = self.felt()
+        felt_at = time.perf_counter()
+        loss = self.bare.loss(found.seen, found.answer, self.target, **self.plan.loss)
+        loss.total.backward()
+        float(loss.total.detach())  # waits for the device
+        ended = time.perf_counter()
+        self.bare.zero_grad()
+        self.cursor, self.skipped, self.failing = at
+        columns, answer = found.seen.ids.shape[1], int(found.answer.sum(1).max())
+        return Trial(felt_at - began, ended - felt_at, columns, answer, size_of(found), tuple(loss.sums))
 
     def run(self) -> Iterator[dict[str, Any]]:
         frozen = [p for p in self.vlm.model.parameters() if p.requires_grad]
