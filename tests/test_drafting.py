@@ -23,6 +23,7 @@ from mmaccel.drafting.lookup import Lookup
 from mmaccel.drafting.medusa import Medusa
 from mmaccel.drafting.recurrent import Grown, Recurrent, row_position
 from mmaccel.drafting.trees import Pool, Shape, product
+from mmaccel.drafting.vispec import ViSpec
 from mmaccel.pruning.fastv import FastV
 from mmaccel.pruning.pyramiddrop import PyramidDrop
 from mmaccel.pruning.uniform import Uniform
@@ -217,9 +218,50 @@ def slow_rest(head: Recurrent, x: Tensor) -> Tensor:
     return rms(x, head.norm) if isinstance(head, Eagle3) and head.norm_output else x
 
 
-def slow_feature(head: Recurrent, tokens: list[Tensor], hidden: list[Tensor], position: list[int]) -> Tensor:
+def slow_slots(head: ViSpec, run: list[Tensor]) -> list[Tensor]:
+    """What the queries find in one picture."""
+    part, found = head.imadpt, []
+    for query in part.q:  # [H, d]
+        mixed = []
+        for at, one in enumerate(query):
+            own = slice(at * len(one), (at + 1) * len(one))
+            k, v = (torch.stack([proj.weight[own] @ x for x in run]) for proj in (part.k_proj, part.v_proj))
+            mixed.append((k @ one * len(one) ** -0.5).softmax(-1) @ v)
+        found.append(part.o_proj.weight @ torch.cat(mixed))
+    return found
+
+
+def slow_pairs(
+    head: Recurrent, tokens: list[Tensor], hidden: list[Tensor], pictured: list[bool]
+) -> list[tuple[Tensor, Tensor] | None]:
+    """One per place; None where it is left out. pictured: the token after is a picture's."""
+    if not isinstance(head, ViSpec):
+        left = head.image_input == "none"
+        return [None if left and p else slow_pair(head, e, h) for e, h, p in zip(tokens, hidden, pictured)]
+    sight, out, at = torch.zeros(WIDTH), list[tuple[Tensor, Tensor] | None](), 0
+    while at < len(tokens):
+        if not pictured[at]:
+            h = head.img_fc.weight @ torch.cat([hidden[at], sight]) + head.img_fc.bias
+            out.append(slow_pair(head, tokens[at], h))
+            at += 1
+            continue
+        end = at
+        while end < len(tokens) and pictured[end]:
+            end += 1
+        *slots, sight = slow_slots(head, tokens[at:end])
+        slots = slots[-(end - at) :] if slots else []
+        out += [None] * (end - at - len(slots)) + [(slot, slot) for slot in slots]
+        at = end
+    return out
+
+
+def slow_feature(
+    head: Recurrent, tokens: list[Tensor], hidden: list[Tensor], position: list[int], pictured: list[bool]
+) -> Tensor:
     """[D] the last feature of a whole sequence of pairs (embedding of the token after, hidden state), no cache."""
-    pairs = [slow_pair(head, e, h) for e, h in zip(tokens, hidden)]
+    every = slow_pairs(head, tokens, hidden, pictured)
+    position = [where for where, pair in zip(position, every, strict=True) if pair is not None]
+    pairs = [pair for pair in every if pair is not None]
     read = torch.stack([read for _, read in pairs])[None]
     q, k, v = head.attention.heads(read, torch.tensor(position)[None])
     sizes, out = head.sizes, []
@@ -269,13 +311,21 @@ RECURRENT = {
     "eagle": lambda **more: Eagle(SIZES, fc_bias=True, **more),
     "eagle3": lambda **more: eagle3(**more),
     "eagle3.1": lambda **more: eagle3(**dict.fromkeys(EAGLE3_FLAGS, True), **more),
+    "vispec": lambda **more: vispec(**more),
 }
+INPUTS = [(kind, how) for kind in RECURRENT if kind != "vispec" for how in ("placeholder", "merged", "hidden", "none")]
+
+
+def vispec(**more: Any) -> ViSpec:
+    head = ViSpec(SIZES, fc_bias=True, queries=3, **({"image_input": "compressed"} | more))
+    torch.nn.init.normal_(head.img_fc.weight, 0, 0.2)
+    torch.nn.init.normal_(head.img_fc.bias, 0, 0.2)
+    return head
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("image_input", ["placeholder", "merged", "hidden"])
+@pytest.mark.parametrize(("kind", "image_input"), [*INPUTS, ("vispec", "compressed")])
 @pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("kind", RECURRENT)
 def test_a_head_with_its_cache_is_the_whole_sequence_run_anew(kind, image_input, beam):
     """Three rounds with ragged commits; at each, the tree is grown by hand, every node from the whole sequence."""
     plain, levels, nodes = Plain(), 3, 7
@@ -283,7 +333,7 @@ def test_a_head_with_its_cache_is_the_whole_sequence_run_anew(kind, image_input,
     head = RECURRENT[kind](levels=levels, beam=beam, nodes=nodes, image_input=image_input).eval()
     state = head.start(plain.target(), 2)
     token = torch.zeros(2, dtype=torch.long)
-    known: list[dict[str, list]] = [{"embed": [], "hidden": [], "position": []} for _ in range(2)]
+    known: list[dict[str, list]] = [{"embed": [], "hidden": [], "position": [], "visual": []} for _ in range(2)]
     for turn, rows in enumerate(([6, 4], [1, 3], [2, 1])):
         seen = columns(rows, max(rows), seed=turn + 7)
         assert seen.valid is not None
@@ -293,6 +343,8 @@ def test_a_head_with_its_cache_is_the_whole_sequence_run_anew(kind, image_input,
         seen = replace(seen, position=seen.position + base)
         assert seen.visual is not None
         assert seen.embeds is not None
+        if turn:  # no answer holds a picture
+            seen = replace(seen, visual=torch.zeros_like(seen.visual), embeds=plain.embed(seen.ids))
         for row, count in enumerate(rows if turn else ()):  # a step commits the token it was asked below first
             first = max(rows) - count
             seen.ids[row, first], seen.visual[row, first] = token[row], False
@@ -302,13 +354,14 @@ def test_a_head_with_its_cache_is_the_whole_sequence_run_anew(kind, image_input,
         for row, count in enumerate(rows):
             for at in range(max(rows) - count, max(rows)):
                 embed = plain.embed(seen.ids[row, at])
-                if image_input == "merged":
+                if image_input in ("merged", "compressed"):
                     embed = seen.embeds[row, at]
                 if image_input == "hidden" and seen.visual[row, at]:
                     embed = torch.zeros(WIDTH)
                 known[row]["embed"].append(embed)
                 known[row]["hidden"].append(slow_given(head, seen, row, at))
                 known[row]["position"].append(int(seen.position[row, at]))
+                known[row]["visual"].append(bool(seen.visual[row, at]))
         position = torch.tensor([[known[row]["position"][-1] + 1] for row in range(2)])
         draft = head.propose(state, token, position, 9, None)
         for row in range(2):
@@ -319,7 +372,8 @@ def test_a_head_with_its_cache_is_the_whole_sequence_run_anew(kind, image_input,
                 hidden = list(known[row]["hidden"])
                 more, where = list(tokens), list(at)
                 for depth in range(len(path) + 1):
-                    feature = slow_feature(head, more, hidden, where)
+                    pictured = [*known[row]["visual"][1:], *[False] * (depth + 1)]
+                    feature = slow_feature(head, more, hidden, where, pictured)
                     if depth < len(path):
                         more.append(plain.embed(torch.tensor(path[depth])))
                         hidden.append(feature)
@@ -391,6 +445,8 @@ def heads_for(model: Any) -> dict[str, DraftHead]:
         "medusa_shared": Medusa(width, vocabulary, heads=2, widths=(2, 2), own_head=False),
         "eagle": Eagle(sizes, levels=3, beam=3, nodes=7),
         "eagle_chain": Eagle(sizes, levels=3, beam=1, image_input="hidden"),
+        "eagle_blind": Eagle(sizes, levels=3, beam=2, nodes=5, image_input="none"),
+        "vispec": ViSpec(sizes, levels=3, beam=2, nodes=5),
         "eagle3": Eagle3(
             replace(sizes, read=2 * width),
             taps=(0, 1, 2),
@@ -628,42 +684,53 @@ def test_medusas_loss_is_a_slow_loop():
     assert torch.allclose(found.total, total)
 
 
-@pytest.mark.parametrize("begins", [0, 4])
-@pytest.mark.parametrize("kind", RECURRENT)
-def test_the_loss_is_drafting_itself(kind, begins):
+@pytest.mark.parametrize("begins", [0, 8])
+@pytest.mark.parametrize(("kind", "image_input"), [*INPUTS, ("vispec", "compressed")])
+def test_the_loss_is_drafting_itself(kind, image_input, begins):
     """Step i at place t is what a chain of depth i below t would feel: true pairs up to t, then its own features."""
-    plain = Plain()
+    plain, n = Plain(), 12
     torch.manual_seed(3)
-    head = RECURRENT[kind](levels=3, beam=1)
-    if kind == "eagle":
+    head = RECURRENT[kind](levels=3, beam=1, image_input=image_input)
+    if isinstance(head, Eagle):
         plain_words = torch.ones(VOCABULARY, dtype=torch.bool)
         dials = {"steps": 3, "decay": 0.5, "ce": 0.3}
     else:
         plain_words, dials = head.t2d, {"steps": 3, "decay": 0.5}
-    seen, answer = columns([8, 6], 8), torch.rand(2, 8) < 0.6
+    seen, answer = columns([n, n - 2], n), torch.rand(2, n) < 0.6
+    assert seen.visual is not None
+    seen.visual[:, 4:] = False
     answer[:, :begins] = False  # a prompt, from which nothing is guessed
+    if image_input in ("none", "compressed"):
+        answer[:, :7] = False  # pairs within a picture are left out, or made of what is not there yet
     assert seen.hidden is not None
     assert seen.embeds is not None
     assert seen.valid is not None
+    merged = image_input in ("merged", "compressed")
+
+    def word(row: int, at: int) -> Tensor:
+        if image_input == "hidden" and seen.visual[row, at]:
+            return torch.zeros(WIDTH)
+        return seen.embeds[row, at] if merged else plain.embed(seen.ids[row, at])
+
     found = head.loss(seen, answer, plain.target(), **dials)
     total = torch.zeros(())
     for step in range(3):
         each, right, places = [], 0, 0
         for row, first in ((0, 0), (1, 2)):
-            for t in range(first, 8 - step - 2):
+            for t in range(first, n - step - 2):
                 if not answer[row, t + step + 2]:
                     continue
-                tokens = [seen.embeds[row, at + 1] if kind == "eagle" else plain.embed(seen.ids[row, at + 1])
-                          for at in range(first, t + 1)]  # fmt: skip
+                tokens = [word(row, at + 1) for at in range(first, t + 1)]
                 hidden = [slow_given(head, seen, row, at) for at in range(first, t + 1)]
                 where = [int(seen.position[row, at]) for at in range(first, t + 1)]
-                feature = slow_feature(head, tokens, hidden, where)
+                pictured = [bool(seen.visual[row, at + 1]) for at in range(first, t + 1)]
+                feature = slow_feature(head, tokens, hidden, where, pictured)
                 for deeper in range(1, step + 1):
-                    after = seen.ids[row, t + 1 + deeper]
-                    tokens.append(seen.embeds[row, t + 1 + deeper] if kind == "eagle" else plain.embed(after))
+                    tokens.append(word(row, t + 1 + deeper))
                     hidden.append(feature)
                     where.append(int(seen.position[row, t]) + deeper)
-                    feature = slow_feature(head, tokens, hidden, where)
+                    pictured.append(False)
+                    feature = slow_feature(head, tokens, hidden, where, pictured)
                 true = seen.hidden[row, t + step + 1]
                 wanted, law = plain.logits(true), slow_law(head, plain, feature)
                 places += 1
@@ -672,7 +739,7 @@ def test_the_loss_is_drafting_itself(kind, begins):
                     continue  # the head has no word for it
                 soft = -(wanted[plain_words].softmax(-1) * law[plain_words]).sum()
                 near = torch.nn.functional.smooth_l1_loss(feature, true) + 0.3 * soft
-                each.append(near if kind == "eagle" else soft)
+                each.append(near if isinstance(head, Eagle) else soft)
         assert found.sums[f"loss_{step}"][1] == len(each) > 0
         assert [int(x) for x in found.sums[f"right_{step}"]] == [right, places]
         total = total + 0.5**step * torch.stack(each).mean()

@@ -63,13 +63,13 @@ def test_a_training_goes_on_and_a_changed_one_is_refused(train, tmp_path, capsys
     again = load_head(tmp_path / "run").state_dict()
     assert all((whole[name] == again[name]).all() for name in whole)
     assert train("resume=nowhere") != 0
-    assert "nowhere is no folder of a training" in capsys.readouterr().err
+    assert "nowhere is no folder of such a job" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("job.head=hydra",), "job.head: got 'hydra', valid are eagle, eagle3, medusa"),
+        (("job.head=hydra",), "job.head: got 'hydra', valid are eagle, eagle3, vispec, medusa"),
         (("job.held_out=14",), "job.held_out: got 14, valid are 1 … 13: there are 14"),
         (("job.plan.batch=0",), "batch: got 0"),
     ],

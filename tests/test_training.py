@@ -19,11 +19,19 @@ from mmaccel.drafting.eagle3 import Eagle3
 from mmaccel.drafting.lookup import Lookup
 from mmaccel.drafting.medusa import Medusa
 from mmaccel.drafting.recurrent import Recurrent
+from mmaccel.drafting.vispec import ViSpec
 from mmaccel.models.load import VLM
 from mmaccel.pruning.fastv import FastV
 from mmaccel.training.data import Llava, SceneChats
 from mmaccel.training.features import felt
-from mmaccel.training.formats import load_head, new_head, save_head, sizes_of
+from mmaccel.training.formats import (
+    load_head,
+    new_head,
+    save_head,
+    save_medusa_full,
+    save_speculators,
+    sizes_of,
+)
 from mmaccel.training.taps import OFFSETS, read_taps, write_taps
 from mmaccel.training.trainer import Order, Plan, Trainer, live_acceptance
 from mmaccel.training.vocabulary import give_vocabulary
@@ -196,6 +204,7 @@ def test_heads_come_back_from_the_disk(vlm, tmp_path):
         "eagle_without_bias": eagle_for(vlm, fc_bias=False),
         "eagle3": eagle3_for(vlm, norm_before_fc=True),
         "eagle3.1": eagle3_for(vlm, fc_norm=True, norm_output=True, norm_before_residual=True, image_input="merged"),
+        "vispec": ViSpec(sizes_of(vlm.model.config), queries=3, levels=2),
         "medusa": Medusa(text.hidden_size, text.vocab_size, heads=3, layers=2, widths=(3, 2)),
         "medusa_shared": Medusa(text.hidden_size, text.vocab_size, heads=2, own_head=False),
     }
@@ -222,6 +231,39 @@ def test_heads_come_back_from_the_disk(vlm, tmp_path):
     assert load_head(tmp_path / "eagle", levels=1).levels == 1  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="head: got Lookup"):
         save_head(Lookup(), tmp_path / "lookup")
+
+
+def test_a_speculators_folder_is_the_same_head(vlm, tmp_path):
+    head = eagle3_for(vlm, norm_before_fc=True)
+    folder = save_speculators(head, tmp_path / "s", "some/model", ["LlavaForConditionalGeneration"])
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["speculators_model_type"], config["norm_before_residual"]) == ("eagle3", False)
+    assert config["speculators_config"]["verifier"]["name_or_path"] == "some/model"
+    assert config["speculators_config"]["proposal_methods"][0]["speculative_tokens"] == head.levels
+    assert config["transformer_layer_config"]["model_type"] == "llama"
+    assert "layers.0.self_attn.q_proj.weight" in load_file(folder / "model.safetensors")
+    again = load_head(folder)
+    assert isinstance(again, Eagle3)
+    assert (again.taps, again.levels, again.norm_before_residual) == (head.taps, head.levels, False)
+    assert all(torch.equal(x, again.state_dict()[key]) for key, x in head.state_dict().items())
+    del config["norm_before_residual"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="norm_before_residual: the config does not say"):
+        load_head(folder)
+    (folder / "config.json").write_text(json.dumps(config | {"speculators_model_type": "dflash"}))
+    with pytest.raises(ValueError, match="speculators_model_type: got 'dflash', valid is eagle3"):
+        load_head(folder)
+
+
+def test_medusa_heads_come_among_their_targets_weights(vlm, tmp_path):
+    text = vlm.model.config.get_text_config()
+    head = Medusa(text.hidden_size, text.vocab_size, heads=3, layers=2, widths=(3, 2))
+    folder = save_medusa_full(head, tmp_path / "full", vlm.path)
+    again = load_head(folder)
+    assert all(torch.equal(x, again.state_dict()[key]) for key, x in head.state_dict().items())
+    whole = VLM.load(folder)  # and it is still the target
+    for name, p in vlm.model.named_parameters():
+        assert torch.equal(p, whole.model.get_parameter(name)), name
 
 
 def test_an_eagle3_is_read_under_both_names_and_says_its_taps(vlm, tmp_path):

@@ -20,6 +20,7 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from mmaccel.decoding.accept import accept
+from mmaccel.decoding.laws import Laws
 from mmaccel.decoding.sampling import Committed, Sampler
 from mmaccel.decoding.stats import Stats
 from mmaccel.decoding.stopping import Stopping
@@ -31,7 +32,8 @@ NOT_RETURNED = ("output_scores", "output_logits", "output_attentions", "output_h
 
 
 class Speculate:
-    """A callable for `generate(custom_generate=…)`; what the last call counted is in `stats`.
+    """A callable for `generate(custom_generate=…)`; what the last call counted is in `stats`, the target's entropy per
+    token of plain decoding in `laws`.
 
     stop_strings: the answer ends with the token that completes one of them (needs `tokenizer`).
     clock: takes the times of the stages "draft" and "verify" of a head that drafts (`with clock.stage(name)`).
@@ -56,7 +58,7 @@ class Speculate:
         self.head = NoDraft() if head is None else head
         self.tokenizer, self.streamer, self.seed = tokenizer, streamer, seed
         self.clock = clock if self.head.shape != "none" else None
-        self.stats = Stats()
+        self.stats, self.laws = Stats(), Laws()
 
     @torch.no_grad()
     def __call__(
@@ -75,7 +77,7 @@ class Speculate:
         stopping = Stopping(stopping_criteria, committed, self.tokenizer, self.stop_strings)
         target = Verifier(model, model_kwargs, committed.running, self.head)
         stream = Stream(self.streamer, committed, _pad(generation_config))
-        self.stats = Stats(finish=[None] * len(input_ids))
+        self.stats, self.laws = Stats(finish=[None] * len(input_ids)), Laws()
         with model._optimize_model_for_decode():
             self._loop(target, sampler, stopping, stream, generation_config)
         sequences = committed.sequences(stream.pad)
@@ -96,9 +98,12 @@ class Speculate:
         generation_config: GenerationConfig,
     ) -> None:
         stats, head, committed = self.stats, self.head, stopping.committed
+        plain = head.shape == "none"
         stream.prompt()
         began = time.perf_counter()
         logits = target.prefill(committed.prompt, generation_config)
+        if plain:
+            self.laws.keep(logits[:, 0], committed.running)
         draft = Draft.empty(target.rows, logits.device)
         path, token = accept(draft, logits, sampler, committed)
         _emit(draft, path, token, stopping, stats, first=True)
@@ -114,6 +119,8 @@ class Speculate:
                 draft = head.propose(state, token, target.position, limit, sampler)
             with self._stage("verify"):
                 logits = target.verify(token, draft)
+            if plain:
+                self.laws.keep(logits[:, 0], committed.running)
             path, token = accept(draft, logits, sampler, committed)
             kept = _emit(draft, path, token, stopping, stats)
             head.observe(state, target.commit(path, kept))

@@ -16,30 +16,47 @@ from mmaccel.drafting.base import Draft, DraftHead, DraftState, Seen, Target
 from mmaccel.drafting.layer import Attention, Keys, Sizes
 from mmaccel.drafting.trees import Frontier, Pool
 
-IMAGE_INPUTS = ("placeholder", "merged", "hidden")
+IMAGE_INPUTS = ("placeholder", "merged", "hidden", "none")
 Pair = tuple[Tensor, Tensor]  # (residual stream [B, q, D], what attention reads [B, q, R])
+
+
+@dataclass(frozen=True)
+class Entered:
+    """Pairs on their way into the layer. residual: [B, q, D].  read: [B, q, R].  stands: [B, q] those that are there at
+    all, None = all.  sight: [B, q, D] what each knows of the picture before it, None where a head has no such thing."""
+
+    residual: Tensor
+    read: Tensor
+    stands: Tensor | None = None
+    sight: Tensor | None = None
 
 
 @dataclass
 class Drafting(DraftState):
-    """keys: of columns whose pair (hidden state, token after) is known.  waiting: those that lack the token after."""
+    """keys: of columns whose pair (hidden state, token after) is known.  waiting: those that lack the token after.
+    sight: [B, 1, D] of the last column."""
 
     target: Target
     keys: Keys
     waiting: Seen | None = None
+    sight: Tensor | None = None
 
     def fork(self) -> "Drafting":
         return replace(self)
 
     def select(self, rows: Tensor) -> "Drafting":
         waiting = None if self.waiting is None else self.waiting.select(rows)
-        return replace(self, keys=self.keys.select(rows), waiting=waiting)
+        sight = None if self.sight is None else self.sight[rows]
+        return replace(self, keys=self.keys.select(rows), waiting=waiting, sight=sight)
 
 
 class Recurrent(DraftHead):
     """levels: depth of the tree.  beam: nodes that go on at each level; 1 drafts a chain.  nodes: of the verified tree.
     image_input: what stands for the token at a picture's columns: the `placeholder`'s embedding, the `merged` features
-    as the decoder gets them, or nothing, so that the `hidden` state speaks alone."""
+    as the decoder gets them, or nothing, so that the `hidden` state speaks alone; `none` leaves those pairs out, so
+    that all it knows of the picture is in the text's hidden states (https://arxiv.org/abs/2509.23928)."""
+
+    image_inputs: tuple[str, ...] = IMAGE_INPUTS
 
     watches = True
 
@@ -48,8 +65,8 @@ class Recurrent(DraftHead):
         for name, value in (("levels", levels), ("beam", beam), ("nodes", nodes)):
             if value < 1:
                 raise ValueError(f"{name}: got {value}, valid are whole numbers from 1 on")
-        if image_input not in IMAGE_INPUTS:
-            raise ValueError(f"image_input: got {image_input!r}, valid are {', '.join(IMAGE_INPUTS)}")
+        if image_input not in self.image_inputs:
+            raise ValueError(f"image_input: got {image_input!r}, valid are {', '.join(self.image_inputs)}")
         self.sizes, self.levels, self.beam, self.nodes, self.image_input = sizes, levels, beam, nodes, image_input
         self.shape = "chain" if beam == 1 else "tree"
 
@@ -65,6 +82,17 @@ class Recurrent(DraftHead):
 
     @abstractmethod
     def pair(self, embeds: Tensor, hidden: Tensor) -> Pair: ...
+
+    def enter(
+        self, embeds: Tensor, hidden: Tensor, visual: Tensor | None = None, sight: Tensor | None = None
+    ) -> Entered:
+        """Pairs of embeds [B, q, D], of the tokens after, and hidden [B, q, D].
+
+        visual: [B, q] tokens after that are a picture's, None = none of them.  sight: [B, 1 or q, D] from before.
+        """
+        residual, read = self.pair(embeds, hidden)
+        left_out = visual is not None and self.image_input == "none"
+        return Entered(residual, read, ~visual if left_out else None, sight)  # type: ignore[operator]
 
     @abstractmethod
     def rest(self, residual: Tensor, mixed: Tensor) -> Tensor:
@@ -113,9 +141,17 @@ class Recurrent(DraftHead):
         assert seen is not None
         embeds = self.embeds(state.target, seen)  # [B, m, D]
         embeds = torch.cat([embeds[:, 1:], state.target.embed(token)[:, None].to(embeds.dtype)], 1)
-        residual, read = self.pair(embeds, self.given(seen))
-        valid = seen.whole
-        q, k, v = self.attention.heads(read, row_position(seen.position))
+        visual = None if state.keys.valid.shape[1] else following(seen)  # pictures stand in the prompt alone
+        entered = self.enter(embeds, self.given(seen), visual, state.sight)
+        valid, position = seen.whole, row_position(seen.position)
+        residual, read = entered.residual, entered.read
+        if entered.sight is not None:
+            state.sight = entered.sight[:, -1:]
+        if entered.stands is not None:
+            order, valid = packed(valid & entered.stands)
+            residual, read = pick(residual, order), pick(read, order)
+            position = position.expand(len(order), -1).gather(1, order)
+        q, k, v = self.attention.heads(read, position)
         past, m = state.keys.valid, read.shape[1]
         state.keys = state.keys.append(k, v, valid)
         seen_by = torch.cat([past[:, None].expand(-1, m, -1), causal(valid)], 2)  # [B, m, L]
@@ -124,7 +160,7 @@ class Recurrent(DraftHead):
 
     def embeds(self, target: Target, seen: Seen) -> Tensor:
         """[B, m, D] of the columns' own tokens."""
-        if self.image_input == "merged" and seen.embeds is not None:
+        if self.image_input in ("merged", "compressed") and seen.embeds is not None:
             return seen.embeds
         embeds = target.embed(seen.ids)
         if self.image_input == "hidden" and seen.visual is not None:
@@ -135,8 +171,8 @@ class Recurrent(DraftHead):
         self, state: Drafting, tree: "Grown", frontier: Frontier, hidden: Tensor, position: Tensor
     ) -> tuple[Tensor, "Grown"]:
         """Runs the frontier [B, k]: every node sees all true columns, its ancestors and itself."""
-        residual, read = self.pair(state.target.embed(frontier.tokens), hidden)  # [B, k, …]
-        k = read.shape[1]
+        entered = self.enter(state.target.embed(frontier.tokens), hidden, sight=state.sight)  # [B, k, …]
+        residual, read, k = entered.residual, entered.read, entered.read.shape[1]
         query, key, value = self.attention.heads(read, position.expand(-1, k))
         tree = tree.add(key, value)
         keys = torch.cat([state.keys.keys, tree.keys], 2)
@@ -151,18 +187,20 @@ class Recurrent(DraftHead):
         target up to t and its own guesses behind. noise: width of what is added to the given states, uniform around 0.
         """
         given, embeds = self.given(seen), self.embeds(target, seen)
-        position, sees = row_position(seen.position), causal(seen.whole)[:, first:]
         noisy = given + noise * (torch.rand_like(given) - 0.5) if noise else given
-        residual, read = self.pair(shifted(embeds, 1), noisy)
-        query, key, value = self.attention.heads(read, position)  # of all places: they are seen, asked or not
-        query, residual, keys, values = query[:, :, first:], residual[:, first:], [key], [value]
+        entered = self.enter(shifted(embeds, 1), noisy, following(seen))
+        stand = seen.whole if entered.stands is None else seen.whole & entered.stands
+        position, sees = row_position(seen.position), causal(stand)[:, first:]
+        query, key, value = self.attention.heads(entered.read, position)  # of all places: they are seen, asked or not
+        query, residual, keys, values = query[:, :, first:], entered.residual[:, first:], [key], [value]
+        sight = None if entered.sight is None else entered.sight[:, first:]
         found = [self.rest(residual, self.attention.unrolled(query, keys, values, sees))]
         for step in range(1, steps):
-            residual, read = self.pair(shifted(embeds, step + 1)[:, first:], found[-1])
-            query, key, value = self.attention.heads(read, position[:, first:] + step)
+            entered = self.enter(shifted(embeds, step + 1)[:, first:], found[-1], sight=sight)
+            query, key, value = self.attention.heads(entered.read, position[:, first:] + step)
             keys.append(key)
             values.append(value)
-            found.append(self.rest(residual, self.attention.unrolled(query, keys, values, sees)))
+            found.append(self.rest(entered.residual, self.attention.unrolled(query, keys, values, sees)))
         return found
 
 
@@ -177,6 +215,18 @@ def causal(valid: Tensor) -> Tensor:
     m = valid.shape[1]
     order = torch.ones(m, m, dtype=torch.bool, device=valid.device).tril()
     return order & valid[:, None] | torch.eye(m, dtype=torch.bool, device=valid.device)
+
+
+def following(seen: Seen) -> Tensor | None:
+    """[B, m] the column after is a picture's; behind the last one stands text."""
+    return None if seen.visual is None else shifted(seen.visual & seen.whole, 1)
+
+
+def packed(kept: Tensor) -> tuple[Tensor, Tensor]:
+    """(places [B, k] of the kept columns of [B, m], to the right in order; [B, k] which of them are)."""
+    most = int(kept.sum(1).max())
+    order = kept.to(torch.int8).argsort(dim=1, stable=True)[:, kept.shape[1] - most :]
+    return order, kept.gather(1, order)
 
 
 def shifted(x: Tensor, by: int) -> Tensor:

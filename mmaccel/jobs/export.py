@@ -14,9 +14,11 @@ from mmaccel.training.formats import load_head
 
 @dataclass(frozen=True)
 class Export:
-    """head: the folder of a trained head.  The target is the run's model, the folder the run's output."""
+    """head: the folder of a trained head.  layout: native or speculators.  The target is the run's model, the folder is
+    the run's output."""
 
     head: str
+    layout: str = "native"
 
     def run(self, task: Task) -> None:
         node = task.config["model"]
@@ -28,6 +30,6 @@ class Export:
         if (task.output / "config.json").exists():
             raise FileExistsError(f"{task.output} already holds a head; choose another output=")
         console = Console(stderr=True, highlight=False)
-        for warning in export_head(head, task.output, str(node["path"]), config):
+        for warning in export_head(head, task.output, str(node["path"]), config, self.layout):
             console.print(f"note: {warning}", markup=False, soft_wrap=True)
         console.print(f"head: {task.output}", markup=False, soft_wrap=True)

@@ -75,7 +75,7 @@ class Asker:
             "prediction": text, "ids": ids, "finish": stats.finish[0], "tokens": tokens,
             "kv_fraction": book.kv_fraction, "mac_fraction": book.mac_fraction,
             **(timings(clock.ms(), event, stats, times, len(ids)) if timed else UNTIMED),
-            "memory_mb": self.memory(book, timed, head), "spec": counters(stats),
+            "memory_mb": self.memory(book, timed, head), "spec": counters(stats, speculate.laws),
             "evidence": None if merges(pruner) else evidence(event, boxes),
             "prompt_hash": inputs.prompt_hash[0], "processor_hash": self.vlm.processor.hash,
         }, event  # fmt: skip

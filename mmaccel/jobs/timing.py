@@ -24,6 +24,8 @@ def timings(
 UNTIMED = dict.fromkeys(("stages_ms", "step_ms", "ttft_ms", "tpot_ms", "e2e_ms"))
 
 
-def counters(stats: Any) -> dict[str, Any]:
+def counters(stats: Any, laws: Any) -> dict[str, Any]:
     names = ("steps", "drafted", "accepted", "emitted", "nodes", "accepted_by_depth")
-    return {name: getattr(stats, name) for name in names}
+    entropy, tokens = laws.entropy()
+    measured = {"entropy": entropy, "laws": tokens} if tokens else {}
+    return {name: getattr(stats, name) for name in names} | measured

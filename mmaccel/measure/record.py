@@ -33,15 +33,15 @@ RECORD_KEYS: dict[str, frozenset[str] | None] = {
     "tokens": frozenset({"prompt", "visual", "kept", "mean_visual", "generated"}),
     "stages_ms": frozenset({"preprocess", "vision", "prune", "prefill", "draft", "verify", "decode"}),
     "memory_mb": frozenset({"weights", "kv", "vision_cache", "peak"}),
-    "spec": frozenset({"steps", "drafted", "accepted", "emitted", "nodes", "accepted_by_depth"}),
+    "spec": frozenset({"steps", "drafted", "accepted", "emitted", "nodes", "accepted_by_depth", "entropy", "laws"}),
     "evidence": frozenset({"tokens", "kept_fraction"}),
 }
 POINT_COLUMNS: tuple[str, ...] = (
     "point", "pruner", "ratio", "draft", "quantization", "n", "accuracy", "accuracy_ci", "delta", "delta_ci",
-    "parsed_rate", "evidence_kept", "tau", "alpha", "ttft_ms_p50", "ttft_ms_p95", "ttft_ms_p99", "ttft_jitter",
-    "itl_ms_p50", "itl_ms_p99", "tpot_ms_p50", "tokens_per_s", "e2e_ms_p50", "e2e_ms_p99", "speedup_e2e",
-    "speedup_e2e_ci", "speedup_prefill", "kept_fraction", "mean_visual", "kv_fraction", "mac_fraction", "peak_mb",
-    "net_slower",
+    "parsed_rate", "evidence_kept", "tau", "alpha", "entropy", "ttft_ms_p50", "ttft_ms_p95", "ttft_ms_p99",
+    "ttft_jitter", "itl_ms_p50", "itl_ms_p99", "tpot_ms_p50", "tokens_per_s", "e2e_ms_p50", "e2e_ms_p99",
+    "speedup_e2e", "speedup_e2e_ci", "speedup_prefill", "kept_fraction", "mean_visual", "kv_fraction",
+    "mac_fraction", "peak_mb", "net_slower",
 )
 
 # Top-level config keys that change no measured value, so a resumed run may differ in them.

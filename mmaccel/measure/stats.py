@@ -11,6 +11,7 @@ Definitions (columns of points.csv):
   parsed_rate       replies in which an answer was found; None when the benchmark parses nothing
   evidence_kept     Σ evidence tokens alive after the last station / Σ evidence tokens
   tau, alpha        Σ emitted / Σ verify steps; Σ accepted / Σ drafted, None for an empty draft
+  entropy           Σ nats of the target's law / Σ tokens, where it decodes plainly; below TEMPLATED a tau says little
   *_p50, p95, p99   linear interpolation over records (itl: over all steps of all records); p95 needs 20 values, p99 100
   ttft_jitter       interquartile range of ttft over its median, needs 4 values
   tokens_per_s      Σ generated tokens / Σ end-to-end time
@@ -39,6 +40,7 @@ Sums = dict[str, tuple[float, float]]  # sample → (sum, count)
 
 MINIMUM = {50: 1, 95: 20, 99: 100}  # values a percentile needs before it is more than the largest value's noise
 PAIRS = 6  # paired samples an interval needs: of fewer, not even all on one side is 95 % evidence (2 · 0.5⁵ > 0.05)
+TEMPLATED = 0.5  # nats a token: below it the words are nearly given, and acceptance is no headline
 STAGES = ("preprocess", "vision", "prune", "prefill", "draft", "verify", "decode")
 RESAMPLES = 2000
 BLOCK_VALUES = 4_000_000  # resampled values held at once
@@ -273,24 +275,37 @@ def speculation(good: Sequence[Record]) -> dict[str, Any]:
     return {
         "tau": emitted / steps if steps and emitted is not None else None,
         "alpha": accepted / drafted if drafted and accepted is not None else None,
+        "entropy": entropy(good),
     }
 
 
+def entropy(good: Sequence[Record]) -> float | None:
+    """Nats a token of plain decoding; where a point drafts, its twin says the same words and has it."""
+    tokens = sum(inner(good, "spec", "laws"))
+    return sum(inner(good, "spec", "entropy")) / tokens if tokens else None
+
+
 def drafting(good: Sequence[Record], twin: Sequence[Record], sampled: bool, r: int) -> dict[str, Any]:
-    """A drafted point beside the same point without a draft.
+    """A drafted point beside the same point without a draft, over all and by kind of question.
 
     identical: share of replies that are the twin's, token by token (not where replies are sampled: drafts draw other
     dice).  speedup: median of paired end-to-end ratios.  break_even: the tau at which a step costs what its tokens cost
     the twin, mean drafted step / mean plain step; the head's pass over the prompt is in its first step.
-    accepted: by depth from 1, the share of steps whose draft was accepted so far.
+    accepted: by depth from 1, the share of steps whose draft was accepted so far.  entropy: the twin's.
     """
+    found, others = beside(good, twin, sampled, r), grouped(twin, kind_of)
+    kinds = {kind: beside(mine, others.get(kind, []), sampled, r) for kind, mine in grouped(good, kind_of).items()}
+    return found | ({"kinds": kinds} if len(kinds) > 1 else {})
+
+
+def beside(good: Sequence[Record], twin: Sequence[Record], sampled: bool, r: int) -> dict[str, Any]:
     there = {(record["sample"], record["turn"]): record for record in twin}
     pairs = [(record, there[key]) for record in good if (key := (record["sample"], record["turn"])) in there]
     same = sum(mine["ids"] == other["ids"] for mine, other in pairs)
     faster = paired_times(good, twin, lambda record: record.get("e2e_ms"), r)
     timed = [pair for pair in pairs if pair[0].get("step_ms") and pair[1].get("step_ms")]
     ours, plain = ([ms for pair in timed for ms in pair[side]["step_ms"]] for side in (0, 1))
-    steps = sum(inner(good, "spec", "steps"))
+    steps, counted = sum(inner(good, "spec", "steps")), speculation(good)
     depths = [(record.get("spec") or {}).get("accepted_by_depth") or [] for record in good]
     deepest = max(map(len, depths), default=0)
     return {
@@ -298,6 +313,8 @@ def drafting(good: Sequence[Record], twin: Sequence[Record], sampled: bool, r: i
         "speedup": faster.value, "speedup_ci": faster.interval,
         "break_even": float(np.mean(ours) / np.mean(plain)) if timed else None,
         "accepted": [sum(d[at] for d in depths if len(d) > at) / steps for at in range(deepest)] if steps else [],
+        "tau": counted["tau"], "alpha": counted["alpha"], "entropy": entropy([other for _, other in pairs]),
+        "tokens": float(np.mean([len(other["ids"]) for _, other in pairs])) if pairs else None,
     }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmaccel.measure.stats import (
+    TEMPLATED,
     Estimate,
     correct_sums,
     one_scale,
@@ -131,30 +132,58 @@ def matched(control: Row, rows: Sequence[Row]) -> Row | None:
 
 
 def drafts(rows: Sequence[Row]) -> list[Finding]:
-    """Per head what drafting gained over the same points without it, and whether the words stayed the same."""
+    """Per head what drafting gained over the same points without it, on the longest answers and on the others, and
+    whether the words stayed the same."""
     found = []
     for name in dict.fromkeys(row["draft"] for row in rows if row.get("draft")):
         mine = [row for row in rows if row.get("draft") == name]
-        text = "; ".join(f"{row['point']}: {drafted(row)}" for row in mine) + "."
+        kind = longest(mine)
+        parts = [(row, part_of(row, kind)) for row in mine]
+        text = "; ".join(f"{row['point']}: {drafted(part)}" for row, part in parts) + "."
+        text = f"{kind} answers: {text}{rest(mine, kind)}" if kind else text
+        entropy = parts[0][1].get("entropy")
+        if entropy is not None and entropy < TEMPLATED:
+            text += f" The words are templated ({entropy:.2f} nats a token): no headline for other texts."
         differ = [row["point"] for row in mine if (row["drafting"].get("identical") or 1.0) < 1.0]
         if differ:
             text += f" The words are not always those without the draft at {listed(differ)}."
-        lost = [row for row in mine if (row["drafting"].get("speedup_ci") or (1.0, 1.0))[1] < 1.0]
-        gains = [row for row in mine if (row["drafting"].get("speedup_ci") or (1.0, 1.0))[0] > 1.0]
-        tone = "bad" if differ or len(lost) == len(mine) else "good" if gains else "plain"
+        ends = [part.get("speedup_ci") or (1.0, 1.0) for _, part in parts]
+        lost, gains = [high < 1.0 for _, high in ends], [low > 1.0 for low, _ in ends]
+        tone = "bad" if differ or all(lost) else "good" if any(gains) else "plain"
         found.append(Finding(f"Drafting with {name}", text, tone))
     return found
 
 
-def drafted(row: Row) -> str:
-    part = row["drafting"]
+def part_of(row: Row, kind: str | None) -> Mapping[str, Any]:
+    whole = row["drafting"]
+    return (whole.get("kinds") or {}).get(kind) or whole
+
+
+def longest(rows: Sequence[Row]) -> str | None:
+    """The kind of question whose answers are longest; None where there is one kind."""
+    kinds = rows[0]["drafting"].get("kinds") or {}
+    return max(kinds, key=lambda kind: kinds[kind].get("tokens") or 0.0) if kinds else None
+
+
+def rest(rows: Sequence[Row], kind: str) -> str:
+    """The slowest and the fastest of the other kinds, over all points."""
+    others = [
+        part["speedup"]
+        for row in rows
+        for name, part in row["drafting"]["kinds"].items()
+        if name != kind and part.get("speedup") is not None
+    ]
+    return f" Other kinds: {min(others):.2f}× to {max(others):.2f}×." if others else ""
+
+
+def drafted(part: Mapping[str, Any]) -> str:
     if part.get("speedup") is None:
-        return "not timed"
+        return "not timed" if part.get("tau") is None else f"tau {part['tau']:.2f}, not timed"
     said = f"{part['speedup']:.2f}×"
     if part.get("speedup_ci"):
         said += f" [{part['speedup_ci'][0]:.2f}, {part['speedup_ci'][1]:.2f}]"
-    if row.get("tau") is not None and part.get("break_even") is not None:
-        said += f" at tau {row['tau']:.2f} (pays above {part['break_even']:.2f})"
+    if part.get("tau") is not None and part.get("break_even") is not None:
+        said += f" at tau {part['tau']:.2f} (pays above {part['break_even']:.2f})"
     return said
 
 

@@ -19,6 +19,7 @@ from mmaccel.measure.record import RunFolder, picture_name, write_atomic
 from mmaccel.measure.stats import STAGES
 from mmaccel.report.bucketrows import buckets_html
 from mmaccel.report.chart import baseline_swatch, chart, swatch
+from mmaccel.report.drafting import drafting_html
 from mmaccel.report.headline import headline
 from mmaccel.report.markup import Markup, join, tag
 from mmaccel.report.plots import write_figures
@@ -62,15 +63,17 @@ def page(
         tag("title", title),
         tag("style", STYLE),
     )
+    plain = [row for row in rows if not row.get("draft")]  # a draft changes times, not answers
     body = tag(
         "main",
         tag("h1", title),
         facts(rows, records, config, provenance),
         tag("div", *[finding(one) for one in headline(rows, records)], class_="findings"),
         curves(rows),
-        kinds(rows),
-        survival_html(rows, survival_table(rows, records)),
-        buckets_html(rows),
+        kinds(plain),
+        survival_html(plain, survival_table(plain, records)),
+        drafting_html(rows),
+        buckets_html(plain),
         stages(rows),
         cold_start(rows, provenance),
         points_html(rows),
@@ -112,7 +115,8 @@ def finding(one: Any) -> Markup:
 def curves(rows: Sequence[Row]) -> Markup:
     """Accuracy against every cost that was measured."""
     measured = [axis for axis in AXES if any(row.get(axis) is not None for row in rows)]
-    drawn = [figure(rows, axis, AXES[axis]) for axis in measured]
+    plain = [row for row in rows if not row.get("draft")]
+    drawn = [figure(rows if axis.startswith("e2e") else plain, axis, AXES[axis]) for axis in measured]
     lead = "Bars are 95 % bootstrap intervals over samples; the dotted line and its band are the unpruned model. "
     lead += "The x axes are measured, never the nominal ratio. Controls are grey."
     apart = max((row.get("apart") or 0 for row in rows), default=0)

@@ -11,7 +11,8 @@ from typing import Any
 from mmaccel.drafting.base import DraftHead
 from mmaccel.drafting.eagle import Eagle
 from mmaccel.drafting.eagle3 import Eagle3
-from mmaccel.training.formats import save_head
+from mmaccel.drafting.vispec import ViSpec
+from mmaccel.training.formats import save_head, save_speculators
 
 VLLM_TARGETS = (
     "llava", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "mistral3", "pixtral", "llama4", "gemma4", "minicpmv",
@@ -19,14 +20,27 @@ VLLM_TARGETS = (
 )  # fmt: skip
 
 
-def export_head(head: DraftHead, folder: str | Path, target: str, config: Mapping[str, Any]) -> list[str]:
+LAYOUTS = ("native", "speculators")
+
+
+def export_head(
+    head: DraftHead, folder: str | Path, target: str, config: Mapping[str, Any], layout: str = "native"
+) -> list[str]:
     """Writes weights, config and README; returns the warnings, which stand in the README too.
 
-    target: the folder or Hub name that is served.  config: its config.json.
+    target: the folder or Hub name that is served.  config: its config.json.  layout: of the folder; speculators' holds
+    an EAGLE-3 head alone.
     """
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout: got {layout!r}, valid are {', '.join(LAYOUTS)}")
+    if layout == "speculators" and not isinstance(head, Eagle3):
+        raise ValueError(f"layout: got speculators for {type(head).__name__}, valid is native (theirs is EAGLE-3's)")
     folder = Path(folder)
     warnings = cautions(head, config)
-    save_head(head, folder, {"target": target})
+    if isinstance(head, Eagle3) and layout == "speculators":
+        save_speculators(head, folder, target, config.get("architectures", []), {"target": target})
+    else:
+        save_head(head, folder, {"target": target})
     (folder / "README.md").write_text(page(head, folder, target, warnings), encoding="utf-8")
     return warnings
 
@@ -49,7 +63,7 @@ def cautions(head: DraftHead, config: Mapping[str, Any]) -> list[str]:
             )
         if min(head.taps) == 0:
             found.append("SGLang has no name for the embeddings, which this head taps.")
-    elif isinstance(head, Eagle):
+    elif isinstance(head, Eagle) and not isinstance(head, ViSpec):
         found.append("vLLM's EAGLE-1 takes no pictures: it serves this head for text alone.")
         if head.fc.bias is not None:
             found.append("vLLM's EAGLE-1 has no fc bias and will not load this head; SGLang's always has one.")

@@ -1,18 +1,21 @@
 """Heads on the disk: config.json and model.safetensors in the layouts the public code reads, and back.
 
 EAGLE-1/2: an ordinary Llama config of one layer plus `bias`; weights `fc.*` and `layers.0.*` without a prefix and
-without the first norm. EAGLE-3: `midlayer.*` or `layers.0.*`, `fc`, `norm`, `lm_head`, `d2t` as offsets, `t2d`. Medusa
-v0.1: `{head}.{block}.linear.*` and `{head}.{layers}.weight`. What only we know stands under the config's key `mmaccel`.
-Knows names and shapes. Does not know models.
+without the first norm; ViSpec: the same with `imadpt.*` and `img_fc.*`. EAGLE-3: `midlayer.*` or `layers.0.*`, `fc`,
+`norm`, `lm_head`, `d2t` as offsets, `t2d`; speculators: the same with the layer's config nested and the target named.
+Medusa v0.1: `{head}.{block}.linear.*` and `{head}.{layers}.weight`; 1.0: the same behind `medusa_head.` among the
+target's own. What only we know stands under the config's key `mmaccel`. Knows names and shapes. Does not know models.
 """
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -21,10 +24,12 @@ from mmaccel.drafting.eagle import Eagle
 from mmaccel.drafting.eagle3 import Eagle3, default_taps
 from mmaccel.drafting.layer import Sizes
 from mmaccel.drafting.medusa import Medusa
+from mmaccel.drafting.vispec import ViSpec
 from mmaccel.training.taps import write_taps
 
 OURS = "mmaccel"
-NEW = ("eagle", "eagle3", "medusa")
+FULL = "medusa_head."  # in front of a head's weights among those of its target
+NEW = ("eagle", "eagle3", "vispec", "medusa")
 EAGLE_DIALS = ("levels", "beam", "nodes", "image_input")
 EAGLE3_FLAGS = ("norm_before_residual", "norm_output", "norm_before_fc", "fc_norm")
 
@@ -42,7 +47,7 @@ def save_head(head: DraftHead, folder: str | Path, more: Mapping[str, Any] | Non
         config, tensors, file = medusa_config(head), medusa_tensors(head), "medusa_lm_head.safetensors"
     else:
         raise ValueError(
-            f"head: got {type(head).__name__}, valid are Eagle, Eagle3 and Medusa (the others have no weights)"
+            f"head: got {type(head).__name__}, valid are Eagle, Eagle3, ViSpec and Medusa (the others have no weights)"
         )
     config[OURS] |= dict(more or {})
     if isinstance(head, Medusa) and "target" in config[OURS]:
@@ -59,6 +64,8 @@ def load_head(folder: str | Path, **dials: Any) -> DraftHead:
         raise FileNotFoundError(f"draft.path: {folder} has no config.json")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     tensors = weights(folder)
+    if "speculators_model_type" in config:
+        config = from_speculators(config)
     if "medusa_num_heads" in config:
         return medusa(config, tensors, dials)
     if "lm_head.weight" in tensors and "fc.weight" in tensors:
@@ -71,13 +78,88 @@ def load_head(folder: str | Path, **dials: Any) -> DraftHead:
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
+    """Of a folder that holds a whole model too, only what is a head's."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        files = {file for name, file in names.items() if name.startswith(FULL)} or set(names.values())
+        return own_part({name: x for file in sorted(files) for name, x in load_file(folder / file).items()})
     for name in ("model.safetensors", "medusa_lm_head.safetensors"):
         if (folder / name).is_file():
-            return load_file(folder / name)
+            return own_part(load_file(folder / name))
     for name in ("pytorch_model.bin", "medusa_lm_head.pt"):
         if (folder / name).is_file():
             return torch.load(folder / name, map_location="cpu", weights_only=True)
     raise FileNotFoundError(f"{folder}: no weights; valid are model.safetensors, pytorch_model.bin, medusa_lm_head.*")
+
+
+def own_part(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    heads = {name.removeprefix(FULL): x for name, x in tensors.items() if name.startswith(FULL)}
+    return heads or tensors
+
+
+def from_speculators(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Their nested config as the flat one; raises for another method than EAGLE-3."""
+    kind = config["speculators_model_type"]
+    if kind != "eagle3":
+        raise ValueError(f"speculators_model_type: got {kind!r}, valid is eagle3")
+    if "norm_before_residual" not in config:  # their class, their training and vLLM each have another default
+        raise ValueError("norm_before_residual: the config does not say, and readers differ; valid are true and false")
+    flat = dict(config["transformer_layer_config"])
+    names = (*EAGLE3_FLAGS, "draft_vocab_size", "target_hidden_size", "eagle_aux_hidden_state_layer_ids", OURS)
+    return flat | {name: config[name] for name in names if config.get(name) is not None}
+
+
+def save_speculators(
+    head: Eagle3, folder: str | Path, target: str, architectures: Sequence[str], more: Mapping[str, Any] | None = None
+) -> Path:
+    """An EAGLE-3 head as the speculators library and vLLM read it. target: the model it drafts for, as it is served."""
+    folder, flat = Path(folder), eagle3_config(head)
+    folder.mkdir(parents=True, exist_ok=True)
+    ours = flat.pop(OURS) | dict(more or {})
+    outer = {name: flat.pop(name) for name in (*EAGLE3_FLAGS, "draft_vocab_size", "eagle_aux_hidden_state_layer_ids")}
+    width = flat.pop("target_hidden_size")
+    for name in ("architectures", "eagle_config"):
+        flat.pop(name)
+    proposal = {
+        "proposal_type": "greedy", "speculative_tokens": head.levels, "verifier_accept_k": 1, "accept_tolerance": 0.0,
+    }  # fmt: skip
+    config = {
+        "architectures": ["Eagle3Speculator"], "speculators_model_type": "eagle3", "speculators_version": "0.3.0",
+        "target_hidden_size": None if width == head.sizes.width else width, "transformer_layer_config": flat,
+        "speculators_config": {
+            "algorithm": "eagle3", "default_proposal_method": "greedy", "proposal_methods": [proposal],
+            "verifier": {"name_or_path": target, "architectures": list(architectures)},
+        },
+        **outer, OURS: ours,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    tensors = {name.replace("midlayer.", "layers.0.", 1): x for name, x in head.state_dict().items()}
+    save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, folder / "model.safetensors")
+    return folder
+
+
+def save_medusa_full(head: Medusa, folder: str | Path, target: str | Path) -> Path:
+    """Medusa 1.0: the folder of the target with the heads among its weights, in a shard of their own."""
+    folder, target = Path(folder), Path(target)
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in target.iterdir():
+        if file.is_file():
+            shutil.copy2(file, folder / file.name)
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        held = json.loads(index.read_text(encoding="utf-8"))
+    else:
+        with safe_open(folder / "model.safetensors", "pt") as file:
+            held = {"metadata": {}, "weight_map": dict.fromkeys(file.keys(), "model.safetensors")}
+    tensors = {f"{FULL}{name}": x.detach().cpu().contiguous() for name, x in medusa_tensors(head).items()}
+    save_file(tensors, folder / "medusa_head.safetensors", {"format": "pt"})
+    held["weight_map"] |= dict.fromkeys(tensors, "medusa_head.safetensors")
+    index.write_text(json.dumps(held, indent=2) + "\n", encoding="utf-8")
+    own = {name: value for name, value in medusa_config(head).items() if name != "hidden_size"}
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | own
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    return folder
 
 
 def layer_config(s: Sizes) -> dict[str, Any]:
@@ -105,18 +187,21 @@ def read_sizes(config: Mapping[str, Any], **more: Any) -> Sizes:
 
 
 def eagle_config(head: Eagle) -> dict[str, Any]:
+    name = "vispec" if isinstance(head, ViSpec) else "eagle"
     return layer_config(head.sizes) | {
         "architectures": ["LlamaForCausalLM"], "qkv_bias": head.sizes.qkv_bias, "bias": head.fc.bias is not None,
-        OURS: {"head": "eagle"} | {name: getattr(head, name) for name in EAGLE_DIALS},
+        OURS: {"head": name} | {name: getattr(head, name) for name in EAGLE_DIALS},
     }  # fmt: skip
 
 
 def eagle(config: Mapping[str, Any], tensors: dict[str, Tensor], dials: Mapping[str, Any]) -> Eagle:
     stored = config.get(OURS, {})
     fields = {name: stored[name] for name in EAGLE_DIALS if name in stored} | dict(dials)
-    head = Eagle(
-        read_sizes(config), fc_bias="fc.bias" in tensors, **fields
-    )  # the file decides: published configs leave `bias` out
+    bias = "fc.bias" in tensors  # the file decides: published configs leave `bias` out
+    if "imadpt.q" in tensors:
+        head: Eagle = ViSpec(read_sizes(config), queries=len(tensors["imadpt.q"]), fc_bias=bias, **fields)
+    else:
+        head = Eagle(read_sizes(config), fc_bias=bias, **fields)
     tensors.pop("embed_tokens.weight", None)  # the target's own, which the head is lent
     return filled(head, tensors)  # type: ignore[return-value]
 
@@ -178,7 +263,6 @@ def medusa_tensors(head: Medusa) -> dict[str, Tensor]:
 
 def medusa(config: Mapping[str, Any], tensors: dict[str, Tensor], dials: Mapping[str, Any]) -> Medusa:
     """The file says how many heads there are: published configs are known to say another number."""
-    tensors = {name.removeprefix("medusa_head."): x for name, x in tensors.items()}
     heads = 1 + max(int(name.split(".")[0]) for name in tensors)
     layers = sum(name.startswith("0.") and name.endswith("linear.weight") for name in tensors)
     own = f"0.{layers}.weight" in tensors
@@ -226,6 +310,8 @@ def new_head(name: str, config: Any, fields: Mapping[str, Any]) -> DraftHead:
     text = config.get_text_config()
     if name == "eagle":
         return Eagle(sizes_of(config), **fields)
+    if name == "vispec":
+        return ViSpec(sizes_of(config), **fields)
     if name == "medusa":
         return Medusa(text.hidden_size, text.vocab_size, **fields)
     if name == "eagle3":
