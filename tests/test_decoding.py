@@ -209,6 +209,28 @@ def test_the_answer_as_a_dictionary_and_the_callers_own_cache() -> None:
     assert logical_length(own) == answer.sequences.shape[1] - 1
 
 
+@pytest.mark.parametrize("rows", [None, RAGGED], ids=["one", "ragged"])
+def test_the_entropy_of_every_plain_token_is_that_of_the_targets_law(rows: list | None) -> None:
+    """Against one forward over prompt and answer; with a draft nothing is kept."""
+    model, inputs = model_of("llava"), tiny_models.inputs("llava", rows)
+    speculate = Speculate()
+    said = generate(model, inputs, speculate)
+    total, count = speculate.laws.entropy()
+    prompt = inputs["input_ids"].shape[1]
+    mask = torch.cat([inputs["attention_mask"], torch.ones_like(said[:, prompt:])], 1)
+    with torch.no_grad():
+        logits = model(**{**inputs, "input_ids": said, "attention_mask": mask}).logits
+    law = logits[:, prompt - 1 : -1].double().softmax(-1)  # no row of the tiny model stops by itself
+    assert count == said[:, prompt:].numel()
+    assert total == pytest.approx(float(-(law * law.log()).sum()), rel=1e-4)
+    speculate, _ = scripted(model, inputs, "right")
+    generate(model, inputs, speculate)
+    assert speculate.laws.entropy() == (0.0, 0)
+    speculate.laws.room = 0
+    speculate.laws.keep(logits[:, 0], [True] * len(logits))
+    assert speculate.laws.kept == [], "no more than the room there is"
+
+
 @pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
 def test_a_second_turn_on_the_same_cache(family: str) -> None:
     model, inputs = model_of(family), tiny_models.inputs(family)

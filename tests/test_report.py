@@ -17,7 +17,8 @@ from rich.console import Console
 from mmaccel.measure.record import RunFolder, write_points
 from mmaccel.measure.stats import points_table
 from mmaccel.report.chart import chart, ranges
-from mmaccel.report.headline import headline
+from mmaccel.report.drafting import drafting_html
+from mmaccel.report.headline import drafts, headline
 from mmaccel.report.markup import Markup, clean, tag
 from mmaccel.report.overlay import GAP, survival_map
 from mmaccel.report.page import SCRIPT, cold_start, write_report
@@ -250,6 +251,37 @@ def test_the_headline_knows_losing_methods_missing_controls_and_slow_points():
     assert titles == ["No free point", "Where the cliff is", "No controls", "Net slower", "Errors"]
     gain = headline([BASE, row("f3", "fastv", 400, 0.95, 0.05)], [])[0]
     assert "a resolved gain" in gain.text
+
+
+def test_drafting_is_told_by_its_longest_answers_and_called_templated():
+    """Short answers do not dilute what long ones gained."""
+
+    def part(tokens, speedup, tau, **more):
+        ends = [speedup - 0.1, speedup + 0.1]
+        return {"tokens": tokens, "speedup": speedup, "speedup_ci": ends, "tau": tau, "break_even": 1.5, "alpha": 0.4,
+                "identical": 1.0, "entropy": 0.2, "pairs": 9, "accepted": [0.8, 0.5], **more}  # fmt: skip
+
+    whole = part(20, 0.97, 1.4) | {"kinds": {"colour": part(2, 0.9, 1.1), "caption": part(60, 1.8, 3.1)}}
+    rows = [
+        row("baseline", None, 576, 0.9, 0.0, baseline=True),
+        row("baseline + e", None, 576, 0.9, 0.0, draft="e", drafting=whole),
+    ]
+    (found,) = drafts(rows)
+    assert found.tone == "good"
+    assert found.text.startswith("caption answers: baseline + e: 1.80× [1.70, 1.90] at tau 3.10 (pays above 1.50).")
+    assert "Other kinds: 0.90× to 0.90×." in found.text
+    assert "templated (0.20 nats a token)" in found.text
+    page = drafting_html(rows)
+    assert [line.split("<")[0] for line in page.split("baseline + e</th><td>")[1:]] == ["caption", "colour", "all"]
+    assert "steps accepted so far" in page
+    assert "caption, depth 2: 50.0 %" in page
+    assert page.count("templated</small>") == 3
+    rows[1]["drafting"] = part(60, 0.8, 1.1, identical=0.5, entropy=0.7)  # one kind
+    (found,) = drafts(rows)
+    assert found.tone == "bad"
+    assert "not always those without the draft" in found.text
+    assert "templated" not in found.text
+    assert drafting_html(rows[:1]) == ""
 
 
 def test_controls_are_no_methods_and_slots_do_not_move():

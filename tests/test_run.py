@@ -708,6 +708,29 @@ def test_a_draft_says_the_same_and_stands_beside_its_twin(monkeypatch, checkpoin
     assert "same words %" in (here / "run" / "report.html").read_text()
 
 
+def test_drafts_answer_the_kinds_they_are_asked_for_and_stand_by_kind(monkeypatch, checkpoint, here, capsys):
+    words = ("limit=6", "benchmark.kinds=[exist,colour,count]", "draft=lookup", "job.drafted=[colour,count]")
+    assert smoke(monkeypatch, checkpoint, *words) == 0
+    asked: dict[str, set[str]] = {}
+    for record in records(here / "run"):
+        asked.setdefault(record["point"], set()).add(record["kind"])
+        plain = " + lookup" not in record["point"]
+        assert (record["spec"].get("laws") == len(record["ids"])) == plain  # every word of plain decoding has its law
+    assert asked["baseline"] == {"exist", "colour", "count"}
+    assert asked["baseline + lookup"] == asked["fastv ratio=0.5 + lookup"] == {"colour", "count"}
+    rows = {row["point"]: row for row in json.loads((here / "run" / "summary.json").read_text())["points"]}
+    part, twin = rows["baseline + lookup"]["drafting"], rows["baseline"]
+    assert rows["baseline + lookup"]["entropy"] is None
+    assert twin["entropy"] > 0
+    colour = [r["spec"] for r in records(here / "run") if (r["point"], r["kind"]) == ("baseline", "colour")]
+    mean = sum(spec["entropy"] for spec in colour) / sum(spec["laws"] for spec in colour)
+    assert part["kinds"]["colour"]["entropy"] == pytest.approx(mean)
+    assert part["kinds"]["count"]["pairs"] == 2
+    assert "<h2>Drafting</h2>" in (here / "run" / "report.html").read_text()
+    assert smoke(monkeypatch, checkpoint, *words[:3], "job.drafted=[sign]", "output=other") == 2
+    assert "job.drafted: got ['sign'], valid are kinds of scenes: exist, colour, count" in capsys.readouterr().err
+
+
 def test_a_draft_for_another_target_is_refused_before_its_weights_are_read(monkeypatch, checkpoint, here, capsys):
     drafts = "+drafts.x={_target_: mmaccel.drafting.medusa.Medusa, width: 7, vocabulary: 9}"
     monkeypatch.setattr(VLM, "load", lambda *_, **__: pytest.fail("weights were read"))

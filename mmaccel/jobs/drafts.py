@@ -26,3 +26,14 @@ def with_drafts(points: Sequence[Point], config: Mapping[str, Any], method: str,
                 replace(point, name=f"{point.name}{JOINED}{name}", draft=(name, node)) for name, node in named.items()
             ]
     return found
+
+
+def check_kinds(drafted: Sequence[str] | None, benchmark: Any) -> None:
+    """Raises for kinds that the benchmark, where it says which it has, does not ask."""
+    if drafted is None:
+        return
+    asked = getattr(benchmark, "asked", None)
+    unknown = [kind for kind in drafted if asked is not None and kind not in asked]
+    if isinstance(drafted, str) or unknown:
+        valid = f"kinds of {benchmark.name}: {', '.join(asked)}" if asked else "a list of kinds, e.g. [caption]"
+        raise ValueError(f"job.drafted: got {drafted if isinstance(drafted, str) else unknown!r}, valid are {valid}")

@@ -24,10 +24,11 @@ HOPELESS = 3  # samples without one good record, from the start: then the fault 
 
 class Paired:
     def __init__(
-        self, asker: Asker, plan: Plan, folder: RunFolder, warmup: int, maps: int, timed: int | None = None
-    ) -> None:
+        self, asker: Asker, plan: Plan, folder: RunFolder, warmup: int, maps: int, timed: int | None = None,
+        drafted: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
         self.asker, self.plan, self.folder, self.warmup, self.maps = asker, plan, folder, warmup, maps
-        self.timed = plan.size if timed is None else timed
+        self.timed, self.drafted = plan.size if timed is None else timed, drafted
         self.done = {(r["point"], r["sample"], r["turn"]): r for r in folder.records()}
         self.good = any(not record["error"] for record in self.done.values())
         self.warm: set[tuple[str, int]] = set()
@@ -41,6 +42,8 @@ class Paired:
             unread = Sample(f"#{index}", "unreadable", None, ("",), (None,))  # type: ignore[arg-type]
             yield from (line for point in points for line in self.write(point, self.failed(unread, 0, error)))
             return
+        if self.drafted is not None and sample.kind not in self.drafted:
+            points = [point for point in points if point.draft is None]
         held: list[tuple[Point, dict[str, Any]]] = []
         start = index % len(points)
         for point in [*points[start:], *points[:start]]:
