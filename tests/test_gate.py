@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from mmaccel.attach import attach
 from mmaccel.decoding.speculate import Speculate
 from mmaccel.drafting.base import Draft, DraftHead, Seen, Stateless, Target
 from mmaccel.drafting.gate import Gate, Ledger
+from mmaccel.pruning.fastv import FastV
 from tests import tiny as tiny_models
 
 
@@ -33,7 +35,8 @@ class Told(DraftHead):
     def propose(self, state: Any, token: Tensor, position: Tensor, limit: int, sampler: Any) -> Draft:
         self.asked += 1
         new = self.seen - PROMPT
-        return Draft.chain(torch.tensor([self.truth[new + 1 :][: min(self.right, limit)]], dtype=torch.long))
+        chain = torch.tensor([self.truth[new + 1 :][: min(self.right, limit)]], dtype=torch.long)
+        return Draft.chain(chain.expand(len(token), -1))
 
 
 class Clock:
@@ -143,3 +146,77 @@ def test_the_ledger():
         ledger.enter(12, 3, drafted=True)
     assert ledger.opens(0.0)
     assert ledger.spent == 0
+
+
+# --- text_segments ---------------------------------------------------------------------------------------------------
+
+
+def slow_looks(said: Tensor, inputs: dict, layer: int) -> list[float]:
+    """Attention on pictures of each answered column, from the eager backend's own matrices over the whole sequence."""
+    model = tiny_models.tiny("llava", "eager")
+    ids = said[None]
+    more = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": inputs["pixel_values"]}
+    with torch.no_grad():
+        attention = model(**more, output_attentions=True).attentions[layer]  # [1, H, n, n]
+    visual = ids[0] == model.config.image_token_id
+    return attention[0, :, PROMPT:].masked_fill(~visual, 0.0).sum(-1).mean(0).tolist()
+
+
+@pytest.mark.parametrize("right", [0, 2])
+@pytest.mark.parametrize("layer", [0, 2])
+def test_the_look_of_every_step_is_that_of_the_whole_sequence(right, layer):
+    said, _ = answer(None)
+    gate = Gate(Told(said.tolist(), right), speculate="always", layer=layer)
+    again, speculate = answer(gate)
+    assert torch.equal(said, again)
+    looks = slow_looks(torch.cat([INPUTS["input_ids"][0], said]), INPUTS, layer)
+    at, stats = 0, speculate.stats
+    assert stats.looked[0] is None
+    assert sum(stats.said) == len(said) - 1
+    for look, count in zip(stats.looked, stats.said):
+        if look is not None:  # the last column in the cache is the one before the token that is not in it yet
+            assert look == pytest.approx(looks[at - 1], abs=1e-5)
+        at += int(count)
+
+
+def test_it_drafts_where_the_target_looks_away():
+    said, _ = answer(None)
+    _, always = answer(Gate(Told(said.tolist(), 2), speculate="always", layer=1))
+    looks = sorted(look for look in always.stats.looked if look is not None)
+    below = looks[len(looks) // 2]
+    gate = Gate(Told(said.tolist(), 2), speculate="text_segments", layer=1, below=below, first=3)
+    again, speculate = answer(gate)
+    assert torch.equal(said, again)
+    stats, told = speculate.stats, 0.0
+    drafted = 0
+    for look, count in zip(stats.looked, stats.said):
+        may = told >= 3 and look is not None and look < below
+        assert (count > 1) <= may
+        drafted += count > 1
+        told += count
+    assert 0 < drafted < len(stats.said)
+    with attach(MODEL, FastV(layer=1, ratio=0.5)):
+        plain, _ = answer(None)
+        again, speculate = answer(Gate(Told(plain.tolist(), 2), speculate="text_segments", layer=2, below=0.9, first=1))
+    assert torch.equal(plain, again)
+    assert speculate.stats.tau > 1.5
+
+
+def test_rows_that_look_are_not_drafted_for():
+    inputs = tiny_models.inputs("llava", tiny_models.RAGGED)
+    gate = Gate(Told(list(range(50)), 2), speculate="text_segments", layer=1, below=0.5, first=1)
+    state = gate.start(Target.of(MODEL), len(inputs["input_ids"]))
+    state.said, state.looked = 5.0, torch.tensor([0.7, 0.2])
+    draft = gate.propose(state, torch.tensor([1, 2]), torch.zeros(2, 1), 9, None)
+    assert draft.real.tolist() == [[False, False], [True, True]]
+    state.looked = torch.tensor([0.7, 0.9])
+    assert gate.propose(state, torch.tensor([1, 2]), torch.zeros(2, 1), 9, None).size == 0
+
+
+def test_what_a_gate_of_segments_cannot_be():
+    with pytest.raises(ValueError, match="layer: got None, valid with text_segments"):
+        Gate(Told([], 1), speculate="text_segments")
+    with pytest.raises(ValueError, match="below: got 2"):
+        Gate(Told([], 1), speculate="text_segments", layer=0, below=2)
+    with pytest.raises(ValueError, match="layer: got 99, valid are 0 …"):
+        answer(Gate(Told([], 1), speculate="always", layer=99))

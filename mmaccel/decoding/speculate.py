@@ -112,6 +112,7 @@ class Speculate:
         stream.put()
         state = head.start(Target.of(target.model), target.rows)
         head.observe(state, target.prompt)
+        look: float | None = None
         while any(committed.running):
             began = time.perf_counter()
             limit = max(stopping.room(row) for row, running in enumerate(committed.running) if running) - 1
@@ -123,7 +124,10 @@ class Speculate:
                 self.laws.keep(logits[:, 0], committed.running)
             path, token = accept(draft, logits, sampler, committed)
             kept = _emit(draft, path, token, stopping, stats)
-            head.observe(state, target.commit(path, kept))
+            seen = target.commit(path, kept)
+            head.observe(state, seen)
+            if seen.looked is not None:
+                look = _note(stats, look, seen.looked, kept)
             stats.step_ms.append(1000 * (time.perf_counter() - began))
             stream.put()
         stream.end()
@@ -150,6 +154,14 @@ def _emit(
         if finish:
             committed.running[row], stats.finish[row] = False, finish
     return kept
+
+
+def _note(stats: Stats, before: float | None, looked: Tensor, kept: list[int]) -> float:
+    """A step's tokens beside the look it began with; returns the look that the next one begins with."""
+    rows = [row for row, count in enumerate(kept) if count]
+    stats.looked.append(before)
+    stats.said.append(sum(kept) / len(rows))
+    return float(looked[rows].mean())
 
 
 class Stream:

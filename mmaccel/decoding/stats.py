@@ -11,6 +11,8 @@ class Stats:
     emitted: tokens those steps emitted, the following (bonus) token included, cut at the first stop; without the
     prefill's token.  nodes: drafted nodes.  drafted: deepest level offered, summed over steps.  accepted: drafted
     tokens that were emitted; accepted_by_depth[k]: at depth k + 1.  finish: per row "stop", "length" or "stop_string".
+    looked, said: of a head that `looks`, per step the attention on pictures of the column it was made from (None for
+    the first, whose column is the prompt's) and the tokens it emitted, means over running rows.
     """
 
     steps: int = 0
@@ -23,6 +25,8 @@ class Stats:
     prefill_ms: float = 0.0
     step_ms: list[float] = field(default_factory=list)
     first_token_at: float = 0.0
+    looked: list[float | None] = field(default_factory=list)
+    said: list[float] = field(default_factory=list)
 
     @property
     def tau(self) -> float | None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mmaccel.cache import CACHE_NAMES, adopt, cache_in, commit, logical_length
+from mmaccel.decoding.look import Look
 from mmaccel.decoding.watch import Watch
 from mmaccel.drafting.base import Draft, DraftHead, Seen, image_token
 
@@ -30,6 +31,7 @@ class Verifier:
         """running: which rows have not ended, kept up to date by the caller."""
         self.model, self.running, self.shape = model, running, head.shape
         self.watch = Watch(model, head.taps) if head.watches else None
+        self.look = None if head.looks is None else Look(model, head.looks)
         self.given, self.rows = model_kwargs, len(running)
         if model_kwargs.get("position_ids") is None:
             raise ValueError(f"{type(model).__name__}: got no position_ids, valid are models whose forward takes them")
@@ -49,6 +51,10 @@ class Verifier:
         self.mask: Tensor | None = self.given.get("attention_mask")
         position, skip = self.given["position_ids"], self.given["position_ids"].shape[-1] - ids.shape[1]
         self.prompt = self._seen_prompt(ids, position[..., skip:])
+        if self.look is not None:
+            before = ids.new_full((self.rows, logical_length(self.cache) - ids.shape[1]), -1)
+            image = image_token(self.model.config)
+            self.look.prompt(self.cache, torch.cat([before, ids], 1) == (-2 if image is None else image))
         last = position[..., -1:]
         self.position = last.expand(*last.shape[:-2], self.rows, 1) + 1
         self.types = {name: self.given[name][..., -1:] for name in TYPES if self.given.get(name) is not None}
@@ -71,7 +77,7 @@ class Verifier:
             **{name: _types(name, last, q) for name, last in self.types.items()},
             **self.given,
         )
-        with self.watch or nullcontext():
+        with self.watch or nullcontext(), self.look.step() if self.look else nullcontext():
             return self.model(**inputs, return_dict=True).logits[:, -q:].float()
 
     def commit(self, path: Tensor, kept: list[int]) -> Seen:
@@ -110,8 +116,11 @@ class Verifier:
 
     def _seen_step(self, ids: Tensor, position: Tensor, valid: Tensor | None, order: Tensor | None) -> Seen:
         """order: [B, m] which places of the step's block these are, None = all of it."""
+        looked = None
+        if self.look is not None:
+            looked = self.look.share(ids.new_zeros(self.rows) if order is None else order[:, -1])
         if self.watch is None:
-            return Seen(ids, position, valid)
+            return Seen(ids, position, valid, looked=looked)
 
         def those(states: Tensor | None) -> Tensor:
             assert states is not None
@@ -120,7 +129,7 @@ class Verifier:
         watch = self.watch
         taps = tuple(those(watch.taps[tap]) for tap in watch.wanted)
         visual = torch.zeros_like(ids, dtype=torch.bool)
-        return Seen(ids, position, valid, those(watch.hidden), taps, those(watch.embeds), visual)
+        return Seen(ids, position, valid, those(watch.hidden), taps, those(watch.embeds), visual, looked)
 
     def _mask(self, draft: Draft) -> Tensor | None:
         q = 1 + draft.size

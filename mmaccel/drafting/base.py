@@ -77,7 +77,8 @@ class Seen:
 
     ids: [B, m].  position: [B, m], or [axes, B, m] as the model takes them.  valid: [B, m] bool, or None where all are.
     hidden: [B, m, D] after the final norm.  taps: what enters the head's layers, [B, m, D] each.  embeds: [B, m, D]
-    what entered the first layer.  visual: [B, m] bool.  The last four are None where no head reads them.
+    what entered the first layer.  visual: [B, m] bool.  These four are None where no head reads them.  looked: [B] the
+    share of the last column's attention that was on pictures, in steps of a head that `looks`.
     """
 
     ids: Tensor
@@ -87,6 +88,7 @@ class Seen:
     taps: tuple[Tensor, ...] = ()
     embeds: Tensor | None = None
     visual: Tensor | None = None
+    looked: Tensor | None = None
 
     def select(self, rows: Tensor) -> "Seen":
         def of(x: Tensor | None) -> Tensor | None:
@@ -94,7 +96,10 @@ class Seen:
 
         taps = tuple(tap[rows] for tap in self.taps)
         position = self.position[..., rows, :]
-        return Seen(self.ids[rows], position, of(self.valid), of(self.hidden), taps, of(self.embeds), of(self.visual))
+        return Seen(
+            self.ids[rows], position, of(self.valid), of(self.hidden), taps, of(self.embeds), of(self.visual),
+            of(self.looked),
+        )  # fmt: skip
 
     def to(self, device: Any) -> "Seen":
         def at(x: Tensor | None) -> Tensor | None:
@@ -103,7 +108,7 @@ class Seen:
         taps = tuple(tap.to(device) for tap in self.taps)
         return Seen(
             self.ids.to(device), self.position.to(device), at(self.valid), at(self.hidden), taps, at(self.embeds),
-            at(self.visual),
+            at(self.visual), at(self.looked),
         )  # fmt: skip
 
     def then(self, other: "Seen") -> "Seen":
@@ -118,7 +123,7 @@ class Seen:
         return Seen(
             torch.cat([self.ids, other.ids], 1), torch.cat([self.position, other.position], -1), valid,
             both(self.hidden, other.hidden), tuple(torch.cat(pair, 1) for pair in zip(self.taps, other.taps)),
-            both(self.embeds, other.embeds), both(self.visual, other.visual),
+            both(self.embeds, other.embeds), both(self.visual, other.visual), other.looked,
         )  # fmt: skip
 
     @property
@@ -193,11 +198,13 @@ class DraftHead(nn.Module, ABC):
     a "tree" needs a 4-D mask; "none" is never verified.
     watches: whether it is shown hidden states; then only the columns that reached the end are shown at all.
     taps: the library's hidden_states indices that it reads; 0 is what enters the first layer.
+    looks: the layer whose attention on pictures it wants to know after every step.
     """
 
     shape: Literal["none", "chain", "tree"] = "tree"
     watches: bool = False
     taps: tuple[int, ...] = ()
+    looks: int | None = None
 
     def fits(self, width: int, vocabulary: int) -> None:
         """Raises ValueError where it was not made for such a target; asked before the target's weights are read."""

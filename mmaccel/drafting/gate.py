@@ -1,9 +1,13 @@
-"""A gate in front of a head: it drafts where that pays and decodes plainly where it does not, as it finds out itself.
+"""A gate in front of a head: it drafts where that pays, or where the target looks away from its pictures, and decodes
+plainly elsewhere.
 
-Every answer begins plainly for `first` tokens, so that a short one never pays for a head: its pass over the prompt
-waits until the gate opens. Then it drafts while tokens come cheaper so than plainly, or while what was lost in trying
-stays below `budget` of the time. The loop waits for the device once a step, so that the wall time between steps is the
-step's own. What was learned of costs is kept between answers; of a conversation nothing is.
+`auto`: every answer begins plainly for `first` tokens, so that a short one never pays for a head: its pass over the
+prompt waits until the gate opens. Then it drafts while tokens come cheaper so than plainly, or while what was lost in
+trying stays below `budget` of the time. The loop waits for the device once a step, so that the wall time between steps
+is the step's own. What was learned of costs is kept between answers; of a conversation nothing is.
+
+`text_segments`: after such a beginning it drafts where one layer's attention on pictures fell below a threshold in the
+step before: what is said then hangs on the words (after https://arxiv.org/abs/2603.14989).
 """
 
 import time
@@ -13,9 +17,9 @@ from typing import Any
 
 from torch import Tensor
 
-from mmaccel.drafting.base import Draft, DraftHead, DraftState, Loss, Seen, Target
+from mmaccel.drafting.base import PADDING, Draft, DraftHead, DraftState, Loss, Seen, Target
 
-MODES = ("always", "auto", "off")
+MODES = ("always", "auto", "text_segments", "off")
 KEPT = 0.9  # of the running means, a step
 
 
@@ -57,6 +61,7 @@ class Gated(DraftState):
     said: float = 0.0  # tokens a row since the answer began
     step: tuple[float, bool] | None = None  # when the step under way began, and whether it drafts
     fresh: float = 0.0  # tokens a row of the step that ended
+    looked: Tensor | None = None  # [B] the share of attention on pictures in that step
 
     def fork(self) -> "Gated":
         return replace(self, inner=None if self.inner is None else self.inner.fork(), held=list(self.held), step=None)
@@ -64,16 +69,18 @@ class Gated(DraftState):
     def select(self, rows: Tensor) -> "Gated":
         inner = None if self.inner is None else self.inner.select(rows)
         held = [seen.select(rows) for seen in self.held]
-        return replace(self, rows=len(rows), inner=inner, held=held, step=None)
+        looked = None if self.looked is None else self.looked[rows]
+        return replace(self, rows=len(rows), inner=inner, held=held, step=None, looked=looked)
 
 
 class Gate(DraftHead):
-    """speculate: `auto`, or `always` and `off` for comparison.  first: tokens of every answer that are said plainly.
-    budget: share of the decoding time that may be lost in trying."""
+    """speculate: `auto` or `text_segments`, or `always` and `off` for comparison.  first: tokens of every answer that
+    are said plainly.  budget: share of the decoding time that may be lost in trying.  layer, below: whose attention on
+    pictures must be below what share for text_segments to draft (in other modes it is only noted)."""
 
     def __init__(
         self, head: DraftHead, speculate: str = "auto", first: int = 4, budget: float = 0.02,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = time.perf_counter, layer: int | None = None, below: float = 0.1,
     ) -> None:  # fmt: skip
         super().__init__()
         if speculate not in MODES:
@@ -82,6 +89,11 @@ class Gate(DraftHead):
             raise ValueError(
                 f"first, budget: got {first}, {budget}, valid are whole numbers from 1 on and shares from 0 on"
             )
+        if speculate == "text_segments" and layer is None:
+            raise ValueError("layer: got None, valid with text_segments is the number of a decoder layer")
+        if not 0 <= below <= 1:
+            raise ValueError(f"below: got {below}, valid are shares of attention from 0 to 1")
+        self.looks, self.below = layer, below
         self.head, self.mode, self.first, self.budget, self.clock = head, speculate, first, budget, clock
         self.shape, self.watches, self.taps = head.shape, head.watches, head.taps
         self.ledger = Ledger()
@@ -97,6 +109,7 @@ class Gate(DraftHead):
         if state.step is not None:
             state.fresh = seen.ids.shape[1] if seen.valid is None else float(seen.valid.sum()) / max(state.rows, 1)
             state.said += state.fresh
+        state.looked = seen.looked
         if state.inner is None:
             state.held.append(seen)
         else:
@@ -116,11 +129,17 @@ class Gate(DraftHead):
             for seen in state.held:
                 self.head.observe(state.inner, seen)
             state.held = []
-        return self.head.propose(state.inner, token, position, limit, sampler)
+        draft = self.head.propose(state.inner, token, position, limit, sampler)
+        if self.mode != "text_segments" or state.looked is None:
+            return draft
+        return replace(draft, parent=draft.parent.masked_fill((state.looked >= self.below)[:, None], PADDING))
 
     def open(self, state: Gated) -> bool:
-        if self.mode != "auto":
+        if self.mode in ("always", "off"):
             return self.mode == "always"
+        if self.mode == "text_segments":
+            away = state.looked is not None and bool((state.looked < self.below).any())
+            return state.said >= self.first and away
         return state.said >= self.first and self.ledger.opens(self.budget)
 
     def loss(self, seen: Seen, answer: Tensor, target: Target, **dials: Any) -> Loss:

@@ -27,5 +27,6 @@ UNTIMED = dict.fromkeys(("stages_ms", "step_ms", "ttft_ms", "tpot_ms", "e2e_ms")
 def counters(stats: Any, laws: Any) -> dict[str, Any]:
     names = ("steps", "drafted", "accepted", "emitted", "nodes", "accepted_by_depth")
     entropy, tokens = laws.entropy()
-    measured = {"entropy": entropy, "laws": tokens} if tokens else {}
+    measured: dict[str, Any] = {"entropy": entropy, "laws": tokens} if tokens else {}
+    measured |= {"looked": stats.looked, "said": stats.said} if stats.looked else {}
     return {name: getattr(stats, name) for name in names} | measured

@@ -33,7 +33,9 @@ RECORD_KEYS: dict[str, frozenset[str] | None] = {
     "tokens": frozenset({"prompt", "visual", "kept", "mean_visual", "generated"}),
     "stages_ms": frozenset({"preprocess", "vision", "prune", "prefill", "draft", "verify", "decode"}),
     "memory_mb": frozenset({"weights", "kv", "vision_cache", "peak"}),
-    "spec": frozenset({"steps", "drafted", "accepted", "emitted", "nodes", "accepted_by_depth", "entropy", "laws"}),
+    "spec": frozenset(
+        {"steps", "drafted", "accepted", "emitted", "nodes", "accepted_by_depth", "entropy", "laws", "looked", "said"}
+    ),
     "evidence": frozenset({"tokens", "kept_fraction"}),
 }
 POINT_COLUMNS: tuple[str, ...] = (
