@@ -24,6 +24,7 @@ from mmaccel.drafting.medusa import Medusa
 from mmaccel.drafting.recurrent import Grown, Recurrent, row_position
 from mmaccel.drafting.trees import Pool, Shape, product
 from mmaccel.drafting.vispec import ViSpec
+from mmaccel.pruning import pool
 from mmaccel.pruning.fastv import FastV
 from mmaccel.pruning.pyramiddrop import PyramidDrop
 from mmaccel.pruning.uniform import Uniform
@@ -776,3 +777,58 @@ def test_what_an_eagle3_cannot_be(more, said):
         Eagle3(**(words | more))
     with pytest.raises(ValueError, match="eagle3: got a head for 29 tokens, the target has 30"):
         eagle3().fits(WIDTH, 30)
+
+
+# --- pruning that the head alone sees --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [None, RAGGED], ids=["one", "ragged"])
+@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
+def test_a_drafts_own_pruner_thins_what_it_is_shown_and_nothing_else(family, rows):
+    """The head sees what a pruned target would have shown of the prompt, from the whole target; the words stay."""
+    model, inputs = model_of(family), tiny_models.inputs(family, rows)
+    text = model.config.get_text_config()
+    pruner = FastV(layer=1, ratio=0.5)
+    plain = model.generate(**inputs, custom_generate=Speculate(), max_new_tokens=8, do_sample=False)
+
+    class Shown(Eagle):
+        def observe(self, state: Any, seen: Seen) -> None:
+            prompts.append(seen)
+            super().observe(state, seen)
+
+    def shown(own: Any) -> tuple[Seen, Tensor]:
+        torch.manual_seed(5)
+        head = Shown(Sizes(text.hidden_size, 4, 2, 8, 32), levels=3, beam=2, nodes=5)
+        head.pruner = own
+        prompts.clear()
+        said = model.generate(**inputs, custom_generate=Speculate(head), max_new_tokens=8, do_sample=False)
+        return prompts[0], said
+
+    prompts: list[Seen] = []
+    whole, said = shown(None)
+    assert torch.equal(said, plain)
+    thin, said = shown(pruner)
+    assert torch.equal(said, plain)
+    with attach(model, pruner) as attachment:
+        model.generate(**inputs, custom_generate=Speculate(), max_new_tokens=2, do_sample=False)
+    column = attachment.events[0].stops[0].column
+    assert thin.visual is not None
+    assert whole.hidden is not None
+    assert thin.hidden is not None
+    assert int(thin.visual.sum()) < int(whole.visual.sum())
+    for row in range(len(plain)):
+        kept = [int(c) for c in column[row] if c >= 0]
+        own = [int(c) for c in whole.whole[row].nonzero()[:, 0]]
+        want = [c for c in own if c in kept]
+        assert torch.equal(thin.ids[row][thin.whole[row]], whole.ids[row][want])
+        assert torch.equal(thin.hidden[row][thin.whole[row]], whole.hidden[row][want])
+        assert torch.equal(thin.position[..., row, :][..., thin.whole[row]], whole.position[..., row, :][..., want])
+
+
+def test_what_a_drafts_pruner_cannot_be():
+    model, inputs = model_of("llava"), tiny_models.inputs("llava")
+    head = heads_for(model)["eagle"]
+    for wrong, said in ((PyramidDrop(layers=(1, 2), ratio=0.5), "stations"), (pool.Pool(layer=0, ratio=0.5), "merges")):
+        head.pruner = wrong
+        with pytest.raises(ValueError, match=rf"draft\.pruner: got one .*{said}"):
+            model.generate(**inputs, custom_generate=Speculate(head), max_new_tokens=2, do_sample=False)

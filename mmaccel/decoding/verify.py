@@ -5,16 +5,18 @@ Positions are carried from the prefill's own `position_ids`, per row and axis; t
 model's `rope_deltas` is never read.
 """
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mmaccel.attach import attach
 from mmaccel.cache import CACHE_NAMES, adopt, cache_in, commit, logical_length
 from mmaccel.decoding.look import Look
 from mmaccel.decoding.watch import Watch
 from mmaccel.drafting.base import Draft, DraftHead, Seen, image_token
+from mmaccel.pruning.ghost import Ghost
 
 OWN = {"position_ids", "attention_mask", "logits_to_keep", "inputs_embeds", *CACHE_NAMES}  # set anew in every step
 TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
@@ -32,6 +34,7 @@ class Verifier:
         self.model, self.running, self.shape = model, running, head.shape
         self.watch = Watch(model, head.taps) if head.watches else None
         self.look = None if head.looks is None else Look(model, head.looks)
+        self.pruner, self.shown = head.pruner, list[tuple[Tensor, Tensor]]()
         self.given, self.rows = model_kwargs, len(running)
         if model_kwargs.get("position_ids") is None:
             raise ValueError(f"{type(model).__name__}: got no position_ids, valid are models whose forward takes them")
@@ -40,7 +43,10 @@ class Verifier:
 
     def prefill(self, ids: Tensor, generation_config: Any) -> Tensor:
         """[B, 1, V] the logits after the prompt."""
-        with self.watch or nullcontext():
+        ghost: AbstractContextManager[Any] = nullcontext()
+        if self.pruner is not None:
+            ghost = attach(self.model, Ghost(self.pruner, lambda *told: self.shown.append(told)))
+        with ghost, self.watch or nullcontext():
             outputs = self.model._prefill(ids, generation_config, self.given, is_first_iteration=True)
         cache = cache_in(outputs)
         if cache is None:
@@ -51,6 +57,8 @@ class Verifier:
         self.mask: Tensor | None = self.given.get("attention_mask")
         position, skip = self.given["position_ids"], self.given["position_ids"].shape[-1] - ids.shape[1]
         self.prompt = self._seen_prompt(ids, position[..., skip:])
+        if self.shown:
+            self.prompt = self.prompt.where(self._drafted(ids.shape[1]))
         if self.look is not None:
             before = ids.new_full((self.rows, logical_length(self.cache) - ids.shape[1]), -1)
             image = image_token(self.model.config)
@@ -113,6 +121,14 @@ class Verifier:
                 "prefill_chunk_size: valid is None with a head that reads hidden states of the whole prompt"
             )
         return self.watch.prompt(self.cache, ids, position, valid, image_token(self.model.config))[0]
+
+    def _drafted(self, length: int) -> Tensor:
+        """[B, N] which of the prompt's columns the draft's pruner keeps."""
+        column, keep = self.shown.pop()  # [B, q]
+        place = column - (logical_length(self.cache) - length)
+        kept = torch.zeros(self.rows, length + 1, dtype=torch.bool, device=column.device)
+        kept.scatter_(1, place.masked_fill(~keep, length), True)  # the last place takes what is not kept
+        return kept[:, :-1]
 
     def _seen_step(self, ids: Tensor, position: Tensor, valid: Tensor | None, order: Tensor | None) -> Seen:
         """order: [B, m] which places of the step's block these are, None = all of it."""

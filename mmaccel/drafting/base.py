@@ -101,6 +101,23 @@ class Seen:
             of(self.looked),
         )  # fmt: skip
 
+    def where(self, kept: Tensor) -> "Seen":
+        """The columns [B, m] that are kept, to the right in order; the others stand here no more."""
+        order, valid = packed(kept & self.whole)
+
+        def of(x: Tensor | None) -> Tensor | None:
+            if x is None:
+                return None
+            return x.gather(1, order) if x.ndim == 2 else x.gather(1, order[..., None].expand(-1, -1, x.shape[2]))
+
+        position = self.position.expand(*self.position.shape[:-2], len(order), -1)
+        position = position.gather(-1, order.expand(*position.shape[:-1], -1))
+        taps = tuple(tap for tap in map(of, self.taps) if tap is not None)
+        return Seen(
+            self.ids.gather(1, order), position, valid, of(self.hidden), taps, of(self.embeds), of(self.visual),
+            self.looked,
+        )  # fmt: skip
+
     def to(self, device: Any) -> "Seen":
         def at(x: Tensor | None) -> Tensor | None:
             return None if x is None else x.to(device)
@@ -130,6 +147,13 @@ class Seen:
     def whole(self) -> Tensor:
         """[B, m] `valid`, written out."""
         return torch.ones_like(self.ids, dtype=torch.bool) if self.valid is None else self.valid
+
+
+def packed(kept: Tensor) -> tuple[Tensor, Tensor]:
+    """(places [B, k] of the kept columns of [B, m], to the right in order; [B, k] which of them are)."""
+    most = int(kept.sum(1).max())
+    order = kept.to(torch.int8).argsort(dim=1, stable=True)[:, kept.shape[1] - most :]
+    return order, kept.gather(1, order)
 
 
 @dataclass(frozen=True)
@@ -199,12 +223,14 @@ class DraftHead(nn.Module, ABC):
     watches: whether it is shown hidden states; then only the columns that reached the end are shown at all.
     taps: the library's hidden_states indices that it reads; 0 is what enters the first layer.
     looks: the layer whose attention on pictures it wants to know after every step.
+    pruner: asked at the prompt which columns this head is shown; the target keeps them all.
     """
 
     shape: Literal["none", "chain", "tree"] = "tree"
     watches: bool = False
     taps: tuple[int, ...] = ()
     looks: int | None = None
+    pruner: Any = None
 
     def fits(self, width: int, vocabulary: int) -> None:
         """Raises ValueError where it was not made for such a target; asked before the target's weights are read."""

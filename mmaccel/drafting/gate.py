@@ -93,7 +93,7 @@ class Gate(DraftHead):
             raise ValueError("layer: got None, valid with text_segments is the number of a decoder layer")
         if not 0 <= below <= 1:
             raise ValueError(f"below: got {below}, valid are shares of attention from 0 to 1")
-        self.looks, self.below = layer, below
+        self.looks, self.below, self.pruner = layer, below, head.pruner
         self.head, self.mode, self.first, self.budget, self.clock = head, speculate, first, budget, clock
         self.shape, self.watches, self.taps = head.shape, head.watches, head.taps
         self.ledger = Ledger()

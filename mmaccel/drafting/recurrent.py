@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmaccel.drafting.base import Draft, DraftHead, DraftState, Seen, Target
+from mmaccel.drafting.base import Draft, DraftHead, DraftState, Seen, Target, packed
 from mmaccel.drafting.layer import Attention, Keys, Sizes
 from mmaccel.drafting.trees import Frontier, Pool
 
@@ -220,13 +220,6 @@ def causal(valid: Tensor) -> Tensor:
 def following(seen: Seen) -> Tensor | None:
     """[B, m] the column after is a picture's; behind the last one stands text."""
     return None if seen.visual is None else shifted(seen.visual & seen.whole, 1)
-
-
-def packed(kept: Tensor) -> tuple[Tensor, Tensor]:
-    """(places [B, k] of the kept columns of [B, m], to the right in order; [B, k] which of them are)."""
-    most = int(kept.sum(1).max())
-    order = kept.to(torch.int8).argsort(dim=1, stable=True)[:, kept.shape[1] - most :]
-    return order, kept.gather(1, order)
 
 
 def shifted(x: Tensor, by: int) -> Tensor:

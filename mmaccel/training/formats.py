@@ -57,9 +57,17 @@ def save_head(head: DraftHead, folder: str | Path, more: Mapping[str, Any] | Non
     return folder
 
 
-def load_head(folder: str | Path, **dials: Any) -> DraftHead:
-    """`dials`: fields of the head that are not weights (levels, beam, widths, …), in place of the stored ones."""
-    folder = Path(folder)
+def load_head(folder: str | Path, pruner: Any = None, **dials: Any) -> DraftHead:
+    """`dials`: fields of the head that are not weights (levels, beam, widths, …), in place of the stored ones.
+
+    pruner: of the draft alone; the head is shown what it keeps of the prompt.
+    """
+    head = read_head(Path(folder), dials)
+    head.pruner = pruner
+    return head
+
+
+def read_head(folder: Path, dials: Mapping[str, Any]) -> DraftHead:
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"draft.path: {folder} has no config.json")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
