@@ -4,6 +4,7 @@ import json
 
 import pytest
 from running import typed, write_tiny_llava
+from test_tracker import Logged
 
 from mmaccel.drafting.medusa import Medusa
 from mmaccel.training.export import cautions
@@ -23,7 +24,8 @@ def train(monkeypatch, tmp_path, checkpoint):
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> int:
-        return typed(monkeypatch, *SMALL, *PLAN, "model=llava", f"model.path={checkpoint}", "output=run", *words)
+        target = ("model=llava", f"model.path={checkpoint}")
+        return typed(monkeypatch, *SMALL, *PLAN, *target, "tracker=off", "output=run", *words)
 
     return run
 
@@ -64,6 +66,25 @@ def test_a_training_goes_on_and_a_changed_one_is_refused(train, tmp_path, capsys
     assert all((whole[name] == again[name]).all() for name in whole)
     assert train("resume=nowhere") != 0
     assert "nowhere is no folder of such a job" in capsys.readouterr().err
+
+
+def test_a_trainings_curves_reach_wandb(train, tmp_path, monkeypatch, capsys):
+    assert train("tracker=wandb") == 0
+    line = capsys.readouterr().out
+    (folder,) = (tmp_path / "run" / "wandb").glob("offline-run-*")
+    assert "wandb sync" in line
+    logged = Logged(folder)
+    steps = [row["_step"] for row in logged.history if "train/loss_0" in row]
+    assert steps == [1, 2, 3, 4]
+    assert logged.config["job"]["value" if "value" in logged.config["job"] else "head"]
+    held = json.loads((tmp_path / "run" / "held_out.json").read_text())
+    assert logged.summary["held_out/tau"] == held["tau"]
+    assert logged.summary["held_out/accepted_at_1"] == held["accepted_by_depth"][0]
+    assert typed(monkeypatch, "job=push", "job.folder=run") == 0
+    assert [path.name for path in (tmp_path / "run" / "wandb").glob("offline-run-*")] == [folder.name], "not twice"
+    assert train("resume=run", "tracker=wandb") == 0
+    assert len(json.loads((tmp_path / "run" / "provenance.json").read_text())["resumed"]) == 1
+    assert [path.name for path in (tmp_path / "run" / "wandb").glob("offline-run-*")] == [folder.name]
 
 
 @pytest.mark.parametrize(

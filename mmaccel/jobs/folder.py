@@ -1,11 +1,14 @@
 """The folder of a job that is no paired run: made once, and gone on with under the configuration that made it."""
 
+import json
+import uuid
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from mmaccel.jobs.task import Task
-from mmaccel.measure.record import changed_keys, plain, write_atomic
+from mmaccel.measure.record import changed_keys, first_facts, plain, write_atomic
 
 
 def opened(task: Task) -> Path:
@@ -27,3 +30,14 @@ def opened(task: Task) -> Path:
         lines = "\n".join(f"  {key}: was {old!r}, now {new!r}" for key, (old, new) in changed.items())
         raise ValueError(f"resume: the config changed since {folder} was started:\n{lines}")
     return folder
+
+
+def noted(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """provenance.json: what the folder was started with, under a name of its own, and what it was gone on with."""
+    first = first_facts(folder)
+    if first:
+        first.setdefault("resumed", []).append(plain(facts))
+    else:
+        first = {"run": uuid.uuid4().hex[:12], **plain(facts)}
+    write_atomic(folder / "provenance.json", json.dumps(first, indent=2))
+    return first

@@ -11,15 +11,16 @@ from mmaccel.measure.record import RunFolder
 
 @dataclass(frozen=True)
 class Push:
-    """folder: a run folder that has its summary.json (job=report writes it)."""
+    """folder: a run folder that has its summary.json (job=report writes it), or that of a training."""
 
     folder: str
 
     def run(self, task: Task) -> None:
-        path = RunFolder.open(self.folder).path
-        if not (path / "summary.json").is_file():
+        path = Path(self.folder)
+        trained = (path / "log.jsonl").is_file()
+        if not trained and not (RunFolder.open(path).path / "summary.json").is_file():
             raise ValueError(f"{path}: no summary.json yet; job=report job.folder={path} writes it")
-        line = registry.instantiate(task.config["tracker"], foreign=task.foreign).push(Path(path))
+        line = registry.instantiate(task.config["tracker"], foreign=task.foreign).push(path)
         show_sync(line)
         if line is None:
             print("W&B: all of it is on the server, or the tracker is off")

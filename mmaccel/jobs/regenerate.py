@@ -15,11 +15,10 @@ from rich.console import Console
 from rich.progress import Progress
 
 from mmaccel import registry
-from mmaccel.jobs.folder import opened
+from mmaccel.jobs.folder import noted, opened
 from mmaccel.jobs.gate import model_node
 from mmaccel.jobs.task import Task
 from mmaccel.measure.provenance import provenance
-from mmaccel.measure.record import plain, write_atomic
 from mmaccel.training.data import Conversation, Source
 from mmaccel.training.regenerate import record, regenerated, written
 
@@ -46,8 +45,7 @@ class Regenerate:
         vlm = registry.instantiate(model_node(config), foreign=task.foreign)
         whole = task.choices.get("pruner", "keep_all") == "keep_all"
         pruner = None if whole else registry.instantiate(config["pruner"], foreign=task.foreign)
-        facts = provenance(vlm.model, vlm.path, config["seed"])
-        write_atomic(folder / "provenance.json", json.dumps(plain(facts), indent=2))
+        noted(folder, provenance(vlm.model, vlm.path, config["seed"]))
         done = written(folder / FILE)
         first = done[-1]["index"] + 1 if done else 0
         console = Console(stderr=True, highlight=False)

@@ -16,11 +16,12 @@ from rich.progress import Progress
 from torch.utils.data import Subset
 
 from mmaccel import registry
-from mmaccel.jobs.folder import opened
+from mmaccel.jobs.finish import show_sync
+from mmaccel.jobs.folder import noted, opened
 from mmaccel.jobs.gate import model_node
 from mmaccel.jobs.task import Task
 from mmaccel.measure.provenance import provenance
-from mmaccel.measure.record import plain, write_atomic
+from mmaccel.measure.record import write_atomic
 from mmaccel.training.cache import Cache
 from mmaccel.training.estimate import giga, memory, said
 from mmaccel.training.formats import NEW, check_name, new_head
@@ -44,6 +45,7 @@ class Train:
 
     def run(self, task: Task) -> None:
         config, plan = task.config, Plan(**self.plan)
+        tracker = registry.instantiate(config["tracker"], foreign=task.foreign)
         source = registry.instantiate(config["data"], foreign=task.foreign)
         split = len(source) - self.held_out
         if not 0 < self.held_out < len(source):
@@ -56,8 +58,7 @@ class Train:
         vlm = registry.instantiate(model_node(config), foreign=task.foreign)
         whole = task.choices.get("pruner", "keep_all") == "keep_all"
         pruner = None if whole else registry.instantiate(config["pruner"], foreign=task.foreign)
-        facts = plain(provenance(vlm.model, vlm.path, config["seed"]))
-        write_atomic(folder / "provenance.json", json.dumps(facts, indent=2))
+        facts = noted(folder, provenance(vlm.model, vlm.path, config["seed"]))
         torch.manual_seed(plan.seed)
         head = new_head(self.head, vlm.model.config, self.fields)
         if self.head in NEW:
@@ -75,6 +76,7 @@ class Train:
         held = held_out(trainer, Subset(source, range(split, len(source))), self.most)
         write_atomic(folder / "held_out.json", json.dumps(held, indent=2))
         console.print(f"head: {folder}\nheld out: {held}", markup=False, soft_wrap=True)
+        show_sync(tracker.push(folder))
 
     def opened_cache(
         self, facts: dict[str, Any], vlm: Any, head: Any, plan: Plan, pruner: Any, data: Any

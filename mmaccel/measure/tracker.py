@@ -34,6 +34,8 @@ from mmaccel.measure.record import POINT_COLUMNS, RunFolder, picture_name, write
 MODES = ("offline", "online", "auto")
 WRITE_SECONDS = 600
 SYNC_SECONDS = 180
+DRAFTED = ("tau", "alpha", "speedup", "break_even", "identical", "entropy", "tokens")
+TRAINING = "log.jsonl"  # what a training measured, a line per step; such a folder has no records
 CURVES = ("accuracy", "speedup_e2e", "kv_fraction", "mac_fraction", "tau")
 
 
@@ -121,7 +123,7 @@ def written(folder: Path, project: str, entity: str | None, sample_limit: int) -
 
 def content_digest(folder: Path, *settings: object) -> str:
     digest = hashlib.sha256(repr(settings).encode())
-    for name in ("config.yaml", "records.jsonl", "summary.json"):
+    for name in ("config.yaml", "records.jsonl", "summary.json", "run.yaml", TRAINING, "held_out.json"):
         file = folder / name
         digest.update(file.read_bytes() if file.is_file() else b"")
     return digest.hexdigest()
@@ -180,6 +182,16 @@ class Source:
         records: dict[str, list[dict[str, Any]]] = {row["point"]: [] for row in rows}
         for record in RunFolder.open(folder).records():
             records.setdefault(record["point"], []).append(record)
+        return cls.of(folder, config, provenance, rows, records)
+
+    @classmethod
+    def training(cls, folder: Path) -> "Source":
+        """The folder of job=train."""
+        provenance = json.loads((folder / "provenance.json").read_text())
+        return cls.of(folder, yaml.safe_load((folder / "run.yaml").read_text()) or {}, provenance, [], {})
+
+    @classmethod
+    def of(cls, folder: Path, config: dict[str, Any], provenance: dict[str, Any], rows: Any, records: Any) -> "Source":
         run = provenance.get("run") or hashlib.sha256(json.dumps(provenance, sort_keys=True).encode()).hexdigest()[:12]
         return cls(folder, {**config, "provenance": provenance}, run, f"{folder.name}-{run[:6]}", rows, records)
 
@@ -189,6 +201,8 @@ class Source:
 
 def write(folder: Path, project: str, entity: str | None, sample_limit: int) -> list[str]:
     """All runs of a folder, offline; their folder names under wandb/."""
+    if (folder / TRAINING).is_file():
+        return [write_training(Source.training(folder), project, entity)]
     source = Source.read(folder)
     shutil.rmtree(folder / "wandb" / "staged", ignore_errors=True)
     for row in source.rows:
@@ -230,6 +244,20 @@ def offline_run(
         run.finish()
 
 
+def write_training(source: Source, project: str, entity: str | None) -> str:
+    """History: the lines of log.jsonl at their own steps. Summary: what was measured on held-out conversations."""
+    lines = [json.loads(line) for line in (source.folder / TRAINING).read_text(encoding="utf-8").splitlines()]
+    held = source.folder / "held_out.json"
+    with offline_run(source, "training", "train", project, entity, {}) as run:
+        for line in lines:
+            run.log({f"train/{key}": value for key, value in line.items() if key != "step"}, step=line["step"])
+        found = json.loads(held.read_text(encoding="utf-8")) if held.is_file() else {}
+        depths = found.pop("accepted_by_depth", [])
+        found |= {f"accepted_at_{at + 1}": share for at, share in enumerate(depths)}
+        run.summary.update({f"held_out/{key}": value for key, value in found.items() if value is not None})
+    return next((source.folder / "wandb").glob(f"offline-run-*-{source.run_id('train', 'training')}")).name
+
+
 def write_point(run: Any, source: Source, row: Mapping[str, Any], sample_limit: int) -> None:
     """History: a row per record with the running accuracy. Summary: the row of points.csv. Table: samples."""
     records = source.records[row["point"]]
@@ -257,7 +285,15 @@ def flat_summary(row: Mapping[str, Any]) -> dict[str, Any]:
         elif value is not None:
             flat[key] = value
     flat |= {f"kind/{kind}/accuracy": numbers["accuracy"] for kind, numbers in (row.get("kinds") or {}).items()}
+    for kind, part in drafted(row).items():
+        flat |= {f"drafting/{kind}/{key}": part[key] for key in DRAFTED if part.get(key) is not None}
     return flat | {f"stage/{name}": ms for name, ms in (row.get("stages_ms") or {}).items() if ms is not None}
+
+
+def drafted(row: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Kind → what a draft was worth there, "all" among them; {} of a point without one."""
+    whole_of = row.get("drafting")
+    return {**(whole_of.get("kinds") or {}), "all": whole_of} if whole_of else {}
 
 
 def samples_table(source: Source, points: Sequence[str], limit: int) -> Any:

@@ -28,6 +28,7 @@ from mmaccel.drafting.vispec import ViSpec
 from mmaccel.training.taps import write_taps
 
 OURS = "mmaccel"
+SHIPPED = Path(__file__).resolve().parents[1] / "assets" / "heads"
 FULL = "medusa_head."  # in front of a head's weights among those of its target
 NEW = ("eagle", "eagle3", "vispec", "medusa")
 EAGLE_DIALS = ("levels", "beam", "nodes", "image_input")
@@ -58,18 +59,22 @@ def save_head(head: DraftHead, folder: str | Path, more: Mapping[str, Any] | Non
 
 
 def load_head(folder: str | Path, pruner: Any = None, **dials: Any) -> DraftHead:
-    """`dials`: fields of the head that are not weights (levels, beam, widths, …), in place of the stored ones.
+    """The head in a folder, or one of those that ship, by name.
 
+    dials: fields that are not weights (levels, beam, widths, …), in place of the stored ones where they are not None.
     pruner: of the draft alone; the head is shown what it keeps of the prompt.
     """
-    head = read_head(Path(folder), dials)
+    shipped = SHIPPED / folder
+    given = {name: value for name, value in dials.items() if value is not None}
+    head = read_head(shipped if shipped.is_dir() else Path(folder), given)
     head.pruner = pruner
     return head
 
 
 def read_head(folder: Path, dials: Mapping[str, Any]) -> DraftHead:
     if not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"draft.path: {folder} has no config.json")
+        names = ", ".join(sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))) or "none"
+        raise FileNotFoundError(f"draft.folder: {folder} has no config.json; those that ship are {names}")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     tensors = weights(folder)
     if "speculators_model_type" in config:
