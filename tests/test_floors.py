@@ -19,7 +19,8 @@ PLACES = {
     "transformers": MECHANISM, "huggingface_hub": {"models"}, "tokenizers": {"models"},
     "wandb": {"measure/tracker.py", "report"}, "wandb_workspaces": {"report"},
     "hydra": {"run", "jobs"}, "omegaconf": {"run", "jobs"},
-    "datasets": {"benchmarks", "training/data.py"}, "PIL": {"benchmarks", "training/data.py", "models", "report"},
+    "datasets": {"benchmarks", "training/rows.py"},
+    "PIL": {"benchmarks", "training/data.py", "training/rows.py", "models", "report"},
     "matplotlib": {"report"},
 }  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))

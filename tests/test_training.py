@@ -32,6 +32,7 @@ from mmaccel.training.formats import (
     save_speculators,
     sizes_of,
 )
+from mmaccel.training.rows import Rows
 from mmaccel.training.taps import OFFSETS, read_taps, write_taps
 from mmaccel.training.trainer import Order, Plan, Trainer, live_acceptance
 from mmaccel.training.vocabulary import give_vocabulary
@@ -131,6 +132,62 @@ def test_scenes_to_train_on_are_not_the_benchmarks():
     assert SceneChats(4, seed=1)[2].messages[1] != one.messages[1]
     with pytest.raises(ValueError, match=r"data\.kinds: got \['x'\]"):
         SceneChats(kinds=["x"])
+
+
+def parquet(folder: Path, images: list, talks: list, **more: list) -> Path:
+    import datasets
+
+    kind = datasets.List(datasets.Image()) if isinstance(images[0], list) else datasets.Image()
+    turn = {"from": datasets.Value("string"), "value": datasets.Value("string")}
+    features = datasets.Features({
+        "image": kind, "conversations": datasets.List(turn),
+        **{name: datasets.Value("string") for name in more},
+    })  # fmt: skip
+    table = datasets.Dataset.from_dict({"image": images, "conversations": talks, **more}, features=features)
+    table.to_parquet(str(folder / "rows.parquet"))
+    return folder / "rows.parquet"
+
+
+def test_rows_of_a_data_set_are_conversations(folder):
+    picture = Image.open(folder / "a.png").convert("RGB")
+    one = said(("human", "<image>\nWhat is it?"), ("gpt", "A cat."))
+    plain, lost = said(("human", "Hi"), ("gpt", "Ho")), said(("human", "No mark"), ("gpt", "x"))
+    talks = [one, said(("gpt", "x")), plain, lost]
+    file = parquet(folder, [picture, picture, None, picture], talks, id=list("abcd"))
+    source = Rows(str(file))
+    assert (len(source), [str(p) for p in source.problems]) == (
+        3, [f"{file}:row 1: roles are out of order: assistant; valid is user, assistant, user, …"],
+    )  # fmt: skip
+    assert source[0].id == "a"
+    content = source[0].messages[0]["content"]
+    assert content[0]["image"].tobytes() == picture.tobytes()
+    assert content[1]["text"] == "What is it?"
+    assert source[1].messages[0]["content"] == "Hi"
+    assert source.answers(0) == ["A cat."]
+    with pytest.raises(ValueError, match="row 3: has 1 pictures and 0 <image> marks"):
+        source[2]
+    assert Rows(str(file), text_only=True)[0].messages[0]["content"] == content[1:]
+    assert len(Rows(str(file), limit=1)) == 1
+    two = parquet(folder, [[picture, picture]], [GOOD])
+    assert len([p for m in Rows(str(two))[0].messages if isinstance(m["content"], list) for p in m["content"]
+                if p["type"] == "image"]) == 2  # fmt: skip
+    for words, wrong in (("more than data.most_bad = 0", {"most_bad": 0}), ("got \\['x'\\]", {"image": "x"})):
+        with pytest.raises(ValueError, match=words):
+            Rows(str(parquet(folder, [picture, picture], [one, said(("gpt", "x"))])), **wrong)
+    with pytest.raises(FileNotFoundError, match="is no file"):
+        Rows(str(folder / "none.parquet"))
+
+
+def test_text_alone_is_the_same_words_without_the_pictures(vlm, folder):
+    (folder / "x.json").write_text(json.dumps([{"image": ["a.png", "b.png"], "conversations": GOOD}]))
+    whole, bare = Llava(str(folder / "x.json"))[0], Llava(str(folder / "x.json"), text_only=True)[0]
+    assert [m["content"] for m in bare.messages if m["role"] == "assistant"] == ["A cat.", "A dog."]
+    texts = [[part for part in m["content"] if part["type"] == "text"] for m in whole.messages if m["role"] == "user"]
+    assert [m["content"] for m in bare.messages if m["role"] == "user"] == texts
+    one, two = (SceneChats(3, text_only=flag)[1] for flag in (False, True))
+    assert one.messages[1] == two.messages[1]
+    assert not bool(felt(vlm, [two.messages]).seen.visual.any())
+    assert bool(felt(vlm, [one.messages]).seen.visual.any())
 
 
 # --- features --------------------------------------------------------------------------------------------------------

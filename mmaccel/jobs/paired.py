@@ -39,11 +39,10 @@ class Paired:
         try:
             sample = self.plan.benchmark[index]
         except (ValueError, OSError, SyntaxError) as error:  # a picture whose header was right and whose rest is not
-            unread = Sample(f"#{index}", "unreadable", None, ("",), (None,))  # type: ignore[arg-type]
-            yield from (line for point in points for line in self.write(point, self.failed(unread, 0, error)))
+            none = Sample(f"#{index}", "unreadable", None, ("",), (None,))  # type: ignore[arg-type]
+            yield from (line for point in points for line in self.write(point, self.failed(none, 0, error)))
             return
-        if self.drafted is not None and sample.kind not in self.drafted:
-            points = [point for point in points if point.draft is None]
+        points = [point for point in points if not point.draft or self.drafted is None or sample.kind in self.drafted]
         held: list[tuple[Point, dict[str, Any]]] = []
         start = index % len(points)
         for point in [*points[start:], *points[:start]]:
@@ -90,11 +89,10 @@ class Paired:
 
     def warm_up(self, point: Point, pruner: Any, sample: Sample, said: Sequence[str]) -> None:
         """Throw away the first requests of a new shape: their kernels and buffers are made then."""
-        inputs = self.asker.vlm.inputs([conversation(sample.image, sample.turns, said)])
-        shape = (point.name, inputs.visual_tokens[0])
+        shape = (point.name, self.asker.vlm.inputs([conversation(sample.image, sample.turns, said)]).visual_tokens[0])
         if shape not in self.warm:
+            head = self.plan.heads.get(point.name)
             for _ in range(self.warmup):
-                head = self.plan.heads.get(point.name)
                 self.asker.ask(pruner, sample, said, limit=2 if head is None else DRAFTED, head=head)
             self.warm.add(shape)
 

@@ -6,8 +6,9 @@ and past a limit the file is refused. Pictures are opened when they are asked fo
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,12 +54,13 @@ class Problem:
 class Llava:
     """path: a .json list or .jsonl of {"id", "image": name or names, "conversations": [{"from", "value"}]}.
     images: the folder the names are under.  most_bad: how many bad records are left out before the file is refused.
-    limit: the first so many good records; null = all."""
+    limit: the first so many good records; null = all.  text_only: without their pictures, for comparison."""
 
     path: str
     images: str | None = None
     most_bad: int = 100
     limit: int | None = None
+    text_only: bool = False
     problems: list[Problem] = field(default_factory=list, init=False)
     records: list[tuple[str, list[Message], list[Path]]] = field(default_factory=list, init=False)
 
@@ -72,26 +74,35 @@ class Llava:
                 self.records.append(parsed(where, record, folder))
             except (ValueError, TypeError, OSError) as error:
                 self.problems.append(Problem(where, str(error)))
-            if len(self.problems) > self.most_bad:
-                shown = "\n  ".join(map(str, self.problems[:SHOWN]))
-                said = f"{file}: more than data.most_bad = {self.most_bad} bad records, the first are:\n  {shown}"
-                raise ValueError(said)
+            check_problems(file, self.problems, self.most_bad)
             if self.limit is not None and len(self.records) >= self.limit:
                 break
-        if not self.records:
-            shown = "\n  ".join(map(str, self.problems[:SHOWN]))
-            raise ValueError(f"{file}: holds no good conversation{': ' + shown if shown else ''}")
+        check_some(file, self.records, self.problems)
 
     def __len__(self) -> int:
         return len(self.records)
 
     def __getitem__(self, index: int) -> Conversation:
         name, messages, pictures = self.records[index]
-        return Conversation(name, [filled(message, pictures) for message in messages])
+        if self.text_only:
+            return Conversation(name, [worded(message) for message in messages])
+        return Conversation(name, [filled(message, lambda at: opened(pictures[at])) for message in messages])
 
     def answers(self, index: int) -> list[str]:
         """What the assistant says there; no picture is opened."""
         return [message["content"] for message in self.records[index][1] if message["role"] == "assistant"]
+
+
+def check_problems(where: Any, problems: Sequence[Problem], most: int) -> None:
+    if len(problems) > most:
+        shown = "\n  ".join(map(str, problems[:SHOWN]))
+        raise ValueError(f"{where}: more than data.most_bad = {most} bad records, the first are:\n  {shown}")
+
+
+def check_some(where: Any, records: Sequence[Any], problems: Sequence[Problem]) -> None:
+    if not records:
+        shown = "\n  ".join(map(str, problems[:SHOWN]))
+        raise ValueError(f"{where}: holds no good conversation{': ' + shown if shown else ''}")
 
 
 def read(file: Path, problems: list[Problem]) -> Iterator[tuple[str, Any]]:
@@ -122,9 +133,17 @@ def parsed(where: str, record: Any, folder: Path) -> tuple[str, list[Message], l
     names = record.get("image") or []
     names = [names] if isinstance(names, str) else list(names)
     pictures = [inside(folder, name) for name in names]
+    messages, used = told(record["conversations"])
+    if used != len(pictures):
+        raise ValueError(f"has {len(pictures)} pictures and {used} {MARK} marks in the user's turns")
+    return str(record.get("id", where)), messages, pictures
+
+
+def told(turns: Sequence[Any]) -> tuple[list[Message], int]:
+    """(messages with the numbers of pictures in them, how many pictures); raises ValueError with the reason."""
     messages: list[Message] = []
     used = 0
-    for at, turn in enumerate(record["conversations"]):
+    for at, turn in enumerate(turns):
         role, value = turned(at, turn)
         if role == "assistant" and MARK in value:
             raise ValueError(f"turn {at}: an answer holds {MARK}")
@@ -134,9 +153,7 @@ def parsed(where: str, record: Any, folder: Path) -> tuple[str, list[Message], l
         parts, used = split(value, used)
         messages.append({"role": role, "content": parts})
     check_order([message["role"] for message in messages])
-    if used != len(pictures):
-        raise ValueError(f"has {len(pictures)} pictures and {used} {MARK} marks in the user's turns")
-    return str(record.get("id", where)), messages, pictures
+    return messages, used
 
 
 def inside(folder: Path, name: Any) -> Path:
@@ -180,35 +197,44 @@ def check_order(roles: Sequence[str]) -> None:
         raise ValueError(f"roles are out of order: {', '.join(roles) or 'none'}; valid is user, assistant, user, …")
 
 
-def filled(message: Message, pictures: Sequence[Path]) -> Message:
+def filled(message: Message, picture: Callable[[int], Image.Image]) -> Message:
     """The message with its pictures opened."""
     if isinstance(message["content"], str):
         return message
     parts = [
-        {"type": "image", "image": opened(pictures[part["image"]])} if part["type"] == "image" else part
+        {"type": "image", "image": picture(part["image"])} if part["type"] == "image" else part
         for part in message["content"]
     ]
     return {"role": message["role"], "content": parts}
 
 
-def opened(file: Path) -> Image.Image:
+def worded(message: Message) -> Message:
+    """The message without its pictures."""
+    if isinstance(message["content"], str):
+        return message
+    return {"role": message["role"], "content": [part for part in message["content"] if part["type"] != "image"]}
+
+
+def opened(file: Path | BytesIO, name: str | None = None) -> Image.Image:
     """Decoded, in its own mode; raises ValueError for whatever Pillow cannot make of it."""
     try:
         with Image.open(file) as picture:
             return picture.copy()
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{file}: cannot be decoded ({type(error).__name__}: {error})") from None
+        raise ValueError(f"{name or file}: cannot be decoded ({type(error).__name__}: {error})") from None
 
 
 @dataclass(frozen=True)
 class SceneChats:
     """Generated pictures with one question and its right answer each, from the seed space "train"; `kinds` cycle.
+    text_only: without the pictures, for comparison.
 
     They are other pictures than the benchmark's; what the target would say of them is another matter (regenerate)."""
 
     n: int = 2000
     seed: int = 0
     kinds: Sequence[str] = ("caption",)
+    text_only: bool = False
 
     def __post_init__(self) -> None:
         unknown = [kind for kind in self.kinds if kind not in KINDS]
@@ -237,4 +263,5 @@ class SceneChats:
             {"role": "user", "content": parts},
             {"role": "assistant", "content": question.answer},
         ]
-        return Conversation(f"scene-{self.seed}-{index}", messages)
+        said = [worded(message) for message in messages] if self.text_only else messages
+        return Conversation(f"scene-{self.seed}-{index}", said)
