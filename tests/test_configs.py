@@ -18,6 +18,7 @@ NEEDED = {
     "job/export": ["job.head=head"],
     "data/llava": ["data.path=chats.json"],
     "draft/assistant": ["draft.path=small"],
+    "data/rows": ["data.path=rows.parquet"],
 }
 
 
