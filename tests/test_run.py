@@ -708,9 +708,10 @@ def test_a_draft_says_the_same_and_stands_beside_its_twin(monkeypatch, checkpoin
     assert "same words %" in (here / "run" / "report.html").read_text()
 
 
-def test_drafts_answer_the_kinds_they_are_asked_for_and_stand_by_kind(monkeypatch, checkpoint, here, capsys):
-    words = ("limit=6", "benchmark.kinds=[exist,colour,count]", "draft=lookup", "job.drafted=[colour,count]")
-    assert smoke(monkeypatch, checkpoint, *words) == 0
+def test_a_models_heads_answer_the_kinds_they_are_for_and_stand_by_kind(monkeypatch, checkpoint, here, capsys):
+    head = "+heads.lookup={_target_: mmaccel.drafting.lookup.Lookup}"
+    words = ("limit=6", "benchmark.kinds=[exist,colour,count]", head)
+    assert smoke(monkeypatch, checkpoint, *words, "job.heads=[colour,count]") == 0
     asked: dict[str, set[str]] = {}
     for record in records(here / "run"):
         asked.setdefault(record["point"], set()).add(record["kind"])
@@ -727,8 +728,10 @@ def test_drafts_answer_the_kinds_they_are_asked_for_and_stand_by_kind(monkeypatc
     assert part["kinds"]["colour"]["entropy"] == pytest.approx(mean)
     assert part["kinds"]["count"]["pairs"] == 2
     assert "<h2>Drafting</h2>" in (here / "run" / "report.html").read_text()
-    assert smoke(monkeypatch, checkpoint, *words[:3], "job.drafted=[sign]", "output=other") == 2
-    assert "job.drafted: got ['sign'], valid are kinds of scenes: exist, colour, count" in capsys.readouterr().err
+    assert smoke(monkeypatch, checkpoint, *words, "job.heads=[sign]", "output=other") == 0
+    assert not any(" + lookup" in record["point"] for record in records(here / "other"))
+    assert smoke(monkeypatch, checkpoint, *words, "job.heads=sign", "output=third") == 2
+    assert "job.heads: got 'sign', valid are null, all, and a list of kinds" in capsys.readouterr().err
 
 
 def test_a_draft_for_another_target_is_refused_before_its_weights_are_read(monkeypatch, checkpoint, here, capsys):

@@ -14,7 +14,7 @@ from rich.console import Console
 from mmaccel import registry
 from mmaccel.jobs.cold import cold_start, timed
 from mmaccel.jobs.digest import digest
-from mmaccel.jobs.drafts import NONE, check_kinds, with_drafts
+from mmaccel.jobs.drafts import NONE, check_heads, that_are_asked, with_drafts
 from mmaccel.jobs.finish import finish
 from mmaccel.jobs.gate import checked_plan, picture_reaches
 from mmaccel.jobs.paired import Paired
@@ -29,24 +29,26 @@ from mmaccel.measure.record import RunFolder, changed_facts, first_facts
 @dataclass(frozen=True)
 class Evaluate:
     """warmup: requests thrown away before a point meets a new number of visual tokens. maps: samples with pictures.
-    timed: the first so many samples are timed, the others only answered; null = all. drafted: the kinds of question
-    that points with a draft answer; null = all."""
+    timed: the first so many samples are timed, the others only answered; null = all. heads: the draft heads made for
+    the model stand beside the method's points, on all kinds of question or those listed; null = they do not."""
 
     warmup: int = 1
     maps: int = 4
     timed: int | None = None
-    drafted: Sequence[str] | None = None
+    heads: str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if self.timed is not None and (isinstance(self.timed, bool) or self.timed < 0):
             raise ValueError(f"job.timed: got {self.timed!r}, valid are null and whole numbers from 0 on")
+        check_heads(self.heads)
 
     def run(self, task: Task) -> None:
         config = task.config
         method = task.choices.get("pruner", "pruner")
-        points = with_drafts(expand(config, task.typed, method), config, method, task.choices.get("draft", NONE))
+        draft, points = task.choices.get("draft", NONE), expand(config, task.typed, method)
+        points = with_drafts(points, config, method, draft, self.heads)
         plan = checked_plan(config, points, task.foreign)
-        check_kinds(self.drafted, plan.benchmark)
+        points = that_are_asked(points, plan.benchmark)
         tracker = registry.instantiate(config["tracker"], foreign=task.foreign)
         if config["machine"]["threads"]:
             torch.set_num_threads(config["machine"]["threads"])
@@ -60,7 +62,7 @@ class Evaluate:
         same = {"benchmark": digest(plan.benchmark, plan.size)}
         facts = provenance(vlm.model, vlm.path, config["seed"]) | same | cold
         with opened(task, points, facts) as folder:
-            paired = Paired(asker, plan, folder, self.warmup, self.maps, self.timed, self.drafted)
+            paired = Paired(asker, plan, folder, self.warmup, self.maps, self.timed)
             with Screen(plan.size, points, folder) as screen:
                 for index in range(plan.size):
                     for record in paired.sample(index, points):

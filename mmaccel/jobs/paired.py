@@ -24,11 +24,10 @@ HOPELESS = 3  # samples without one good record, from the start: then the fault 
 
 class Paired:
     def __init__(
-        self, asker: Asker, plan: Plan, folder: RunFolder, warmup: int, maps: int, timed: int | None = None,
-        drafted: Sequence[str] | None = None,
-    ) -> None:  # fmt: skip
+        self, asker: Asker, plan: Plan, folder: RunFolder, warmup: int, maps: int, timed: int | None = None
+    ) -> None:
         self.asker, self.plan, self.folder, self.warmup, self.maps = asker, plan, folder, warmup, maps
-        self.timed, self.drafted = plan.size if timed is None else timed, drafted
+        self.timed = plan.size if timed is None else timed
         self.done = {(r["point"], r["sample"], r["turn"]): r for r in folder.records()}
         self.good = any(not record["error"] for record in self.done.values())
         self.warm: set[tuple[str, int]] = set()
@@ -42,7 +41,7 @@ class Paired:
             none = Sample(f"#{index}", "unreadable", None, ("",), (None,))  # type: ignore[arg-type]
             yield from (line for point in points for line in self.write(point, self.failed(none, 0, error)))
             return
-        points = [point for point in points if not point.draft or self.drafted is None or sample.kind in self.drafted]
+        points = [point for point in points if point.kinds is None or sample.kind in point.kinds]
         held: list[tuple[Point, dict[str, Any]]] = []
         start = index % len(points)
         for point in [*points[start:], *points[:start]]:

@@ -18,13 +18,15 @@ CONTROL = "control "  # in front of a control that would bear the method's own n
 @dataclass(frozen=True)
 class Point:
     """name: as in the records. node: its pruner's yaml, None = nothing attached. at: the swept values. like: the
-    method's node it is matched to on mean visual tokens. draft: a head's name and yaml, None = plain decoding."""
+    method's node it is matched to on mean visual tokens. draft: a head's name and yaml, None = plain decoding. kinds:
+    of the questions that it answers, None = all."""
 
     name: str
     node: Mapping[str, Any] | None = None
     at: tuple[tuple[str, Any], ...] = ()
     like: Mapping[str, Any] | None = None
     draft: tuple[str, Mapping[str, Any]] | None = None
+    kinds: tuple[str, ...] | None = None
 
     def labels(self) -> dict[str, Any]:
         """What the tables print beside the measured numbers."""

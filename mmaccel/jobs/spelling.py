@@ -41,7 +41,7 @@ def check_config(config: Mapping[str, Any]) -> None:
     page = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     groups = {child.name for child in folder.iterdir() if child.is_dir()} - {"experiment", "hydra", "local"}
     refuse_unknown("", config, (set(page) | groups) - {"defaults", "hydra"})
-    for group in sorted(groups & set(config)):
+    for group in sorted((groups - {"heads"}) & set(config)):  # names of heads, which are free
         node = config[group]
         if isinstance(node, Mapping) and "_target_" not in node:
             valid = {key for name in registry.names(group) for key in registry.load(group, name)}
