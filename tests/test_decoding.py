@@ -15,6 +15,7 @@ from transformers.generation.streamers import BaseStreamer
 from mmaccel.attach import attach
 from mmaccel.cache import cache_in, logical_length
 from mmaccel.decoding.accept import accept
+from mmaccel.decoding.diverge import Divergence, divergence
 from mmaccel.decoding.sampling import Committed, Sampler
 from mmaccel.decoding.speculate import Speculate
 from mmaccel.decoding.verify import Verifier
@@ -609,3 +610,23 @@ def test_lossless_with_respect_to_the_pruned_target(family: str, rows: list | No
         assert torch.equal(generate(model, inputs, Speculate(head)), pruned)
     assert not torch.equal(pruned, full)
     assert torch.equal(generate(model, inputs, Speculate()), full)
+
+
+def test_answers_part_where_the_target_had_no_choice_or_a_tie() -> None:
+    """The gap is that of the target's own logits at the place; a rounding apart is a tie, half a unit is not."""
+    model, inputs = model_of("llava"), tiny_models.inputs("llava")
+    truth = new_tokens(model, inputs)[0].tolist()
+    assert divergence(model, inputs, truth, truth[:4]) is None
+    other = list(truth)
+    other[3] = (truth[3] + 1) % 128
+    found = divergence(model, inputs, truth, other)
+    assert found is not None
+    ids = torch.cat([inputs["input_ids"], torch.tensor([truth[:3]])], 1)
+    with torch.no_grad():
+        logits = model(**{**inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}).logits[0, -1]
+    assert found.place == 3
+    assert found.gap == pytest.approx(float(logits[truth[3]] - logits[other[3]]), rel=1e-4)
+    assert not found.tie()
+    assert Divergence(0, 0.0, 2**-8).tie()
+    assert Divergence(0, 2**-6, 2**-8).tie()
+    assert not Divergence(0, 0.5, 2**-8).tie()

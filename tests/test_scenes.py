@@ -198,6 +198,8 @@ def test_caption_score_counts_facts():
 def test_bad_arguments_name_the_valid_ones():
     with pytest.raises(ValueError, match="valid are exist, colour"):
         Scenes(kinds=["color"])
+    with pytest.raises(ValueError, match="each kind once"):
+        Scenes(kinds=["count", "count"])
     with pytest.raises(ValueError, match="at least 1"):
         Scenes(n=0)
     with pytest.raises(IndexError):

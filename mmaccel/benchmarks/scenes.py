@@ -52,6 +52,8 @@ class Scenes(Benchmark):
         unknown = sorted(set(self.asked) - set(ASK))
         if unknown or not self.asked:
             raise ValueError(f"kinds: got {unknown or 'an empty list'}, valid are {', '.join(KINDS)}")
+        if len(set(self.asked)) < len(self.asked):
+            raise ValueError(f"kinds: got {list(self.asked)}, valid is each kind once (they are asked equally often)")
         if self.n < 1:
             raise ValueError(f"n: got {self.n}, expected at least 1")
         if self.captions is not None and self.captions < 0:
