@@ -282,6 +282,8 @@ def test_heads_come_back_from_the_disk(vlm, tmp_path):
             assert again.tree == head.tree
     assert json.loads((tmp_path / "medusa" / "config.json").read_text())["base_model_name_or_path"] == "tiny"
     assert "bias" in json.loads((tmp_path / "eagle" / "config.json").read_text())
+    # the public code draws a random embedding for a config that names the target's width, and says nothing
+    assert "target_hidden_size" not in json.loads((tmp_path / "eagle3" / "config.json").read_text())
     assert sorted(load_file(tmp_path / "medusa" / "medusa_lm_head.safetensors"))[:3] == [
         "0.0.linear.bias", "0.0.linear.weight", "0.1.linear.bias",
     ]  # fmt: skip

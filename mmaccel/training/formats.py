@@ -131,7 +131,7 @@ def save_speculators(
     folder.mkdir(parents=True, exist_ok=True)
     ours = flat.pop(OURS) | dict(more or {})
     outer = {name: flat.pop(name) for name in (*EAGLE3_FLAGS, "draft_vocab_size", "eagle_aux_hidden_state_layer_ids")}
-    width = flat.pop("target_hidden_size")
+    width = flat.pop("target_hidden_size", None)
     for name in ("architectures", "eagle_config"):
         flat.pop(name)
     proposal = {
@@ -139,7 +139,7 @@ def save_speculators(
     }  # fmt: skip
     config = {
         "architectures": ["Eagle3Speculator"], "speculators_model_type": "eagle3", "speculators_version": "0.3.0",
-        "target_hidden_size": None if width == head.sizes.width else width, "transformer_layer_config": flat,
+        "target_hidden_size": width, "transformer_layer_config": flat,
         "speculators_config": {
             "algorithm": "eagle3", "default_proposal_method": "greedy", "proposal_methods": [proposal],
             "verifier": {"name_or_path": target, "architectures": list(architectures)},
@@ -226,9 +226,11 @@ def eagle3_config(head: Eagle3) -> dict[str, Any]:
     nested: dict[str, Any] = {"use_aux_hidden_state": True}
     if min(head.taps) > 0:
         nested["eagle_aux_hidden_state_layer_ids"] = write_taps(head.taps, "sglang")
+    # the public code draws a random embedding where this key stands, and says nothing
+    flags |= {"target_hidden_size": head.tapped} if head.tapped != head.sizes.width else {}
     return layer_config(head.sizes) | flags | {
         "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": len(head.d2t),
-        "target_hidden_size": head.tapped, "eagle_config": nested,
+        "eagle_config": nested,
         "eagle_aux_hidden_state_layer_ids": write_taps(head.taps, "vllm"),
         OURS: {"head": "eagle3"} | {name: getattr(head, name) for name in EAGLE_DIALS},
     }  # fmt: skip
