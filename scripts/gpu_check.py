@@ -5,7 +5,8 @@
 
 Needs torch, transformers, numpy and pillow beside the checkout. Sections: the masking oracle in fp32 and bf16 under
 every attention backend that can be had (beside what caching alone differs by, the floor), the embedded model's
-accuracy, prefill and decode of a random-weight LLaVA geometry.
+accuracy, prefill and decode of a random-weight LLaVA geometry, and there what a verification of 1 … 64 drafted nodes
+and a draft of a random EAGLE head cost beside a plain step.
 """
 
 import argparse
@@ -31,6 +32,8 @@ GEOMETRIES = {
     "tiny": dict(width=128, layers=4, heads=4, kv_heads=2, ffn=256, vocab=2048),
 }
 RATIOS = (0.3, 0.5, 0.7, 0.9)
+NODES = (1, 8, 32, 64)
+SHAPES = {"chain of 5": {"levels": 5, "beam": 1, "nodes": 5}, "tree of 32": {"levels": 5, "beam": 8, "nodes": 32}}
 FAMILIES = ("llava", "qwen2_5_vl", "qwen3_vl", "smolvlm")
 
 
@@ -178,10 +181,56 @@ def prefill(device: str, dtype: torch.dtype, fields: dict[str, int], rounds: int
     for label, out in (("all", forward()), ("fastv 0.9", pruned(0.9)[0])):
         decode[label] = decode_speed(model, cache_in(out), name, fork, logical_length, device)
     values = sum(parameter.numel() for parameter in model.get_decoder().parameters())
+    drafted = speculation(model, cache_in(forward()), name, prompt["input_ids"], device, rounds)
     return {
         "bare_ms": round(statistics.median(base), 3), "pruned": rows, "decode_tokens_per_s": decode,
-        "weight_bytes": values * model.dtype.itemsize, "times": times,
+        "weight_bytes": values * model.dtype.itemsize, "times": times, "speculation": drafted,
     }  # fmt: skip
+
+
+@torch.no_grad()
+def speculation(model: Any, cache: Any, name: str, ids: Any, device: str, rounds: int) -> dict[str, Any]:
+    """ms of a plain step, of verifying a tree of so many nodes on the same cache, and of a draft by a random head: such a
+    head costs time below the tau of the last rows."""
+    from mmaccel.cache import adopt, logical_length, rollback
+    from mmaccel.drafting.base import Seen, Target
+    from mmaccel.training.formats import new_head
+
+    adopt(cache)
+    length, target = logical_length(cache), Target.of(model)
+
+    def step(nodes: int) -> None:
+        q = 1 + nodes
+        block = torch.eye(q, dtype=torch.bool, device=device)
+        block[:, 0] = True  # all of them children of the root
+        mask = torch.cat([block.new_ones(q, length), block], 1)[None, None] if nodes else None
+        tokens = torch.full((1, q), 17, device=device)
+        position = length + (torch.arange(q, device=device) > 0).long()[None]
+        model(input_ids=tokens, position_ids=position, attention_mask=mask, **{name: cache})
+        rollback(cache, length)
+
+    works: dict[str, Callable[[], Any]] = {"plain": lambda: step(0)}
+    works |= {f"verify {nodes}": (lambda nodes=nodes: step(nodes)) for nodes in NODES}
+    hidden = torch.randn(*ids.shape, target.width, device=device, dtype=target.dtype)
+    place, token = torch.arange(ids.shape[1], device=device)[None], torch.full((1,), 17, device=device)
+    last = Seen(ids[:, -1:], place[:, -1:], None, hidden[:, -1:])
+    for label, shape in SHAPES.items():
+        head = new_head("eagle", model.config, shape | {"image_input": "placeholder"}).to(device, target.dtype).eval()
+        state = head.start(target, 1)
+        head.observe(state, Seen(ids, place, None, hidden))
+        head.propose(state, token, place[:, -1:] + 1, 9, None)  # its pass over the prompt
+
+        def draft(head: Any = head, state: Any = state) -> None:
+            mine = state.fork()
+            head.observe(mine, last)
+            head.propose(mine, token, place[:, -1:] + 1, 9, None)
+
+        works[f"draft {label}"] = draft
+    spent = {what: round(statistics.median(times), 3) for what, times in median_ms(works, device, rounds, 3).items()}
+    for label, nodes in (("chain of 5", 8), ("tree of 32", 32)):
+        cost = spent[f"draft {label}"] + spent[f"verify {nodes}"]
+        spent[f"break-even tau, {label}"] = round(cost / spent["plain"], 2)
+    return spent
 
 
 def decode_speed(model: Any, cache: Any, name: str, fork: Any, length_of: Any, device: str, steps: int = 32) -> float:
@@ -238,6 +287,8 @@ def table(found: dict[str, Any]) -> None:
     print("prefill   bare ms", found["prefill"].get("bare_ms"), found["prefill"].get("error", ""))
     for ratio, row in rows.items():
         print(f"prefill   drop {ratio}: {row}")
+    for what, value in found["prefill"].get("speculation", {}).items():
+        print(f"drafting  {what:28} {value}")
     print("decode    tokens/s", found["prefill"].get("decode_tokens_per_s"))
 
 

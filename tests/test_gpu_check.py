@@ -19,4 +19,7 @@ def test_the_check_runs_and_the_oracle_holds(tmp_path: Path) -> None:
     found = json.loads(out.read_text())
     assert found["oracle"]["float32 sdpa"]["largest"] < 1e-4 < 0.1 < found["oracle"]["float32 sdpa"]["effect"]
     assert set(found["prefill"]["pruned"]) == {"0.3", "0.5", "0.7", "0.9"}
+    drafted = found["prefill"]["speculation"]
+    assert {"plain", "verify 1", "verify 64", "draft chain of 5", "break-even tau, tree of 32"} <= set(drafted)
+    assert drafted["draft tree of 32"] > 0
     assert told.stdout.splitlines()[-1].startswith("decode")
