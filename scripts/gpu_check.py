@@ -190,7 +190,7 @@ def prefill(device: str, dtype: torch.dtype, fields: dict[str, int], rounds: int
 
 @torch.no_grad()
 def speculation(model: Any, cache: Any, name: str, ids: Any, device: str, rounds: int) -> dict[str, Any]:
-    """ms of a plain step, of verifying a tree of so many nodes on the same cache, and of a draft by a random head: such a
+    """ms of a plain step, of verifying a tree of so many nodes on the same cache, of a draft by a random head; such a
     head costs time below the tau of the last rows."""
     from mmaccel.cache import adopt, logical_length, rollback
     from mmaccel.drafting.base import Seen, Target

@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import LlavaForConditionalGeneration
 
+from mmaccel.drafting.base import Seen, Target
+from mmaccel.drafting.replay import Replay
+from mmaccel.jobs.draft_overhead import DraftOverhead
 from mmaccel.jobs.mechanism_overhead import MechanismOverhead
 from mmaccel.jobs.prefill_scaling import PrefillScaling
 from mmaccel.jobs.study import paired_rounds, relative_cost
@@ -52,6 +56,44 @@ def test_prefill_scaling(tmp_path: Path) -> None:
     row = rows_of(tmp_path)[0]
     assert float(row["low"]) <= float(row["efficiency"]) <= float(row["high"])
     assert float(rows[1]["mac_fraction"]) < float(rows[0]["mac_fraction"]) < 1
+
+
+@newer
+def test_draft_overhead(tmp_path: Path) -> None:
+    shapes = {"chain": [1, 1, 1], "tree": [3, 2]}
+    DraftOverhead(TINY, shapes, right=(0.0, 1.0), rounds=2, warmup=1, tokens=12).run(task(tmp_path))
+    rows = rows_of(tmp_path)
+    assert [(row["shape"], row["nodes"], row["right"]) for row in rows] == [
+        ("chain", "3", "0.0"), ("chain", "3", "1.0"), ("tree", "5", "0.0"), ("tree", "5", "1.0"),
+    ]  # fmt: skip
+    taus = [float(row["tau"]) for row in rows]
+    assert taus[0] == 1.0
+    assert taus[1] > 2.5  # the last step of eleven is cut at the limit
+    assert taus[3] > 2.0
+    assert all(float(row["break_even_tau"]) > 0 for row in rows)
+
+
+def test_synthetic_acceptance_is_what_was_asked_for() -> None:
+    """Over many proposals, a chain's first k levels are all right with chance right^k."""
+    answer = [7, 3, 9, 4, 2, 8, 5] * 400
+    head = Replay(answer, 0.7, (1, 1, 1), seed=3)
+    target = Target(torch.nn.Embedding(12, 4), torch.nn.Linear(4, 12), 4, 2, 12)
+    state, one = head.start(target, 1), torch.zeros(1, 1, dtype=torch.long)
+    head.observe(state, Seen(one, one))
+    hits = [0, 0, 0]
+    for at in range(2000):
+        draft = head.propose(state, torch.tensor([answer[at]]), one, 9, None)
+        right = [a == b for a, b in zip(draft.tokens[0].tolist(), answer[at + 1 :])]
+        for depth in range(3):
+            hits[depth] += all(right[: depth + 1])
+        head.observe(state, Seen(one, one))
+    for depth, count in enumerate(hits):
+        assert abs(count / 2000 - 0.7 ** (depth + 1)) < 0.04
+    assert head.propose(state, torch.tensor([1]), one, 0, None).size == 0
+    with pytest.raises(ValueError, match="right: got 2"):
+        Replay(answer, 2)
+    with pytest.raises(ValueError, match="rows: got 2, valid is 1"):
+        head.start(target, 2)
 
 
 def test_a_slower_work_costs_more_and_rounds_rotate() -> None:
