@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, TopKLogitsWarper, TopPLogitsWarper
 
 from mmaccel.attach import attach
+from mmaccel.cache import cache_argument, cache_in
 from mmaccel.decoding.speculate import Speculate
 from mmaccel.drafting.assistant import Assistant
 from mmaccel.drafting.base import PADDING, ROOT, Draft, DraftHead, Seen, Target
@@ -832,3 +833,56 @@ def test_what_a_drafts_pruner_cannot_be():
         head.pruner = wrong
         with pytest.raises(ValueError, match=rf"draft\.pruner: got one .*{said}"):
             model.generate(**inputs, custom_generate=Speculate(head), max_new_tokens=2, do_sample=False)
+
+
+# --- sampling ---------------------------------------------------------------------------------------------------------
+
+
+def exact_law(model: Any, inputs: dict, depth: int, warp: Any) -> dict[tuple[int, ...], float]:
+    """Every answer of `depth` tokens and its chance, the slow way: token by token below a prefill of its own."""
+    n, law = inputs["input_ids"].shape[1], dict[tuple[int, ...], float]({(): 1.0})
+    for _ in range(depth):
+        grown: dict[tuple[int, ...], float] = {}
+        for line, mass in law.items():
+            with torch.no_grad():
+                out = model(**inputs, use_cache=True)
+                for at, token in enumerate(line):
+                    ids, position = torch.tensor([[token]]), torch.tensor([[n + at]])
+                    out = model(input_ids=ids, position_ids=position, **{cache_argument(model): cache_in(out)})
+            chances = warp(torch.zeros(1, n, dtype=torch.long), out.logits[:, -1])[0].softmax(-1)
+            for token in chances.nonzero()[:, 0].tolist():
+                grown[(*line, token)] = mass * float(chances[token])
+        law = grown
+    return law
+
+
+@pytest.mark.parametrize("pruner", [None, FastV(layer=1, ratio=0.5)], ids=["whole", "pruned"])
+def test_every_head_keeps_the_law_of_sampling(pruner):
+    """Chi-square over answers of three tokens at temperature 1 with top-p, from a picture; the first is undrafted."""
+    model, one, rows = model_of("llava"), tiny_models.inputs("llava"), 800
+    many = {name: x.expand(rows, *x.shape[1:]) for name, x in one.items() if name != "pixel_values"}
+    many["pixel_values"] = one["pixel_values"].repeat(rows, 1, 1, 1)
+    cut = {"top_p": 0.9, "top_k": 4, "temperature": 1.0}
+
+    def warp(ids: Tensor, scores: Tensor) -> Tensor:
+        for warper in (TopKLogitsWarper(cut["top_k"]), TopPLogitsWarper(cut["top_p"])):
+            scores = warper(ids, scores)
+        return scores
+
+    with nullcontext() if pruner is None else attach(model, pruner):
+        law = exact_law(model, one, 3, warp)
+        likely = [line for line, chance in law.items() if rows * chance >= 5]  # the others count as one
+        assert 6 <= len(likely) <= 64
+        for name, head in heads_for(model).items():
+            speculate = Speculate(head, seed=11)
+            said = model.generate(**many, custom_generate=speculate, max_new_tokens=3, do_sample=True, **cut)
+            observed = dict.fromkeys(law, 0)
+            for line in map(tuple, said[:, one["input_ids"].shape[1] :].tolist()):
+                observed[line] += 1  # a KeyError is an answer that may not occur
+            cells = [(observed[line], rows * law[line]) for line in likely]
+            rest = rows - sum(seen for seen, _ in cells), rows - sum(meant for _, meant in cells)
+            cells += [rest] if rest[1] > 1 else []
+            statistic = sum((seen - meant) ** 2 / meant for seen, meant in cells)
+            freedom = len(cells) - 1
+            assert statistic < freedom + 5 * (2 * freedom) ** 0.5, (name, statistic)
+            assert speculate.stats.nodes > 0 or name == "lookup"
