@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
@@ -19,17 +20,17 @@ from mmaccel.drafting.assistant import Assistant
 from mmaccel.drafting.base import PADDING, ROOT, Draft, DraftHead, Seen, Target
 from mmaccel.drafting.eagle import Eagle
 from mmaccel.drafting.eagle3 import Eagle3, default_taps, frequent
-from mmaccel.drafting.layer import Keys, Sizes
+from mmaccel.drafting.layer import Keys, Sizes, rotated
 from mmaccel.drafting.lookup import Lookup
 from mmaccel.drafting.medusa import Medusa
-from mmaccel.drafting.recurrent import Grown, Recurrent, row_position
+from mmaccel.drafting.recurrent import Grown, Recurrent
 from mmaccel.drafting.trees import Pool, Shape, product
 from mmaccel.drafting.vispec import ViSpec
 from mmaccel.pruning import pool
 from mmaccel.pruning.fastv import FastV
 from mmaccel.pruning.pyramiddrop import PyramidDrop
 from mmaccel.pruning.uniform import Uniform
-from mmaccel.training.formats import EAGLE3_FLAGS
+from mmaccel.training.formats import EAGLE3_FLAGS, sizes_of
 from tests import tiny as tiny_models
 from tests.tiny import RAGGED
 
@@ -265,7 +266,7 @@ def slow_feature(
     position = [where for where, pair in zip(position, every, strict=True) if pair is not None]
     pairs = [pair for pair in every if pair is not None]
     read = torch.stack([read for _, read in pairs])[None]
-    q, k, v = head.attention.heads(read, torch.tensor(position)[None])
+    q, k, v = head.attention.heads(read, torch.tensor(position)[None, None])
     sizes, out = head.sizes, []
     for at in range(sizes.heads):
         group = at // (sizes.heads // sizes.kv_heads)
@@ -650,12 +651,67 @@ def test_an_fp32_head_drafts_for_a_bf16_target():
         assert said.shape[1] == inputs["input_ids"].shape[1] + 5
 
 
-def test_mrope_positions_are_time_whoever_hands_them_over():
+def test_positions_are_time_or_all_three_whoever_hands_them_over():
     three = torch.arange(6).view(3, 1, 2)
     four = torch.cat([torch.full((1, 1, 2), 99), three])
-    assert torch.equal(row_position(three), three[0])
-    assert torch.equal(row_position(four), three[0])
-    assert torch.equal(row_position(three[0]), three[0])
+    plain = Eagle(SIZES)
+    full = Eagle(replace(SIZES, sections=(1, 1, 1)), rope="mrope")
+    for handed in (three, four):
+        assert torch.equal(plain.place(handed), three[:1])
+        assert torch.equal(full.place(handed), three)
+    assert torch.equal(plain.place(three[0]), three[:1])
+    assert torch.equal(full.place(three[0]), three[:1].expand(3, -1, -1))
+    with pytest.raises(ValueError, match="valid are sequential: its target has no M-RoPE"):
+        Eagle(SIZES, rope="mrope")
+    with pytest.raises(ValueError, match="rope: got 'x', valid are sequential, mrope"):
+        Eagle(full.sizes, rope="x")
+    with pytest.raises(ValueError, match=r"sections: got \(2, 2, 2\), valid are three that add up to 3"):
+        replace(SIZES, sections=(2, 2, 2))
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
+def test_a_head_on_three_axes_turns_as_its_target_does(family):
+    """Queries of the head's rotation equal the library's own, on positions of a picture."""
+    model = model_of(family)
+    sizes = sizes_of(model.config)
+    assert sum(sizes.sections) == sizes.head_dim // 2
+    torch.manual_seed(0)
+    position = torch.randint(0, 40, (3, 2, 7))
+    q = torch.randn(2, sizes.heads, 7, sizes.head_dim)
+    rotary = model.get_decoder().rotary_emb
+    cos, sin = rotary(q, position)
+    module = sys.modules[type(rotary).__module__]
+    theirs, _ = module.apply_rotary_pos_emb(q, q, cos, sin)
+    assert torch.allclose(rotated(q, position, sizes), theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [None, RAGGED], ids=["one", "ragged"])
+def test_a_head_on_three_axes_sees_what_training_fed_it(rows):
+    """Features of drafting and of the training form are the same, on M-RoPE positions and left padding."""
+    model, inputs = model_of("qwen2_5_vl"), tiny_models.inputs("qwen2_5_vl", rows)
+    torch.manual_seed(3)
+
+    class Shown(Eagle):
+        def observe(self, state: Any, seen: Seen) -> None:
+            prompts.append(seen)
+            super().observe(state, seen)
+
+    prompts: list[Seen] = []
+    head = Shown(sizes_of(model.config), levels=2, beam=1, nodes=2, rope="mrope").eval()
+    plain = model.generate(**inputs, custom_generate=Speculate(), max_new_tokens=5, do_sample=False)
+    said = model.generate(**inputs, custom_generate=Speculate(head), max_new_tokens=5, do_sample=False)
+    assert torch.equal(plain, said)
+    seen, target = prompts[0], Target.of(model)
+    state = head.start(target, len(seen.ids))
+    Eagle.observe(head, state, seen)
+    token = said[:, inputs["input_ids"].shape[1]]
+    feature = head.catch_up(state, token)[:, 0]
+    after = replace(seen, ids=token[:, None], position=seen.position[..., -1:] + 1, valid=None,
+                    hidden=seen.hidden[:, -1:], embeds=target.embed(token)[:, None],
+                    visual=torch.zeros_like(token, dtype=torch.bool)[:, None])  # fmt: skip
+    whole = seen.then(after)
+    trained = head.unrolled(whole, target, 1)[0][:, -2]
+    assert torch.allclose(feature, trained, atol=1e-5)
 
 
 def test_a_head_that_watches_refuses_a_chunked_prompt():

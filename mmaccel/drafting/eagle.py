@@ -27,9 +27,9 @@ class Eagle(Recurrent):
 
     def __init__(
         self, sizes: Sizes, *, fc_bias: bool = False, levels: int = 5, beam: int = 8, nodes: int = 24,
-        image_input: str = "merged",
+        image_input: str = "merged", rope: str = "sequential",
     ) -> None:  # fmt: skip
-        super().__init__(sizes, levels, beam, nodes, image_input)
+        super().__init__(sizes, levels, beam, nodes, image_input, rope)
         self.fc = nn.Linear(2 * sizes.width, sizes.width, bias=fc_bias)
         self.layers = nn.ModuleList([Layer(sizes)])
 

@@ -39,8 +39,9 @@ class Eagle3(Recurrent):
         self, sizes: Sizes, *, taps: Sequence[int], vocabulary: int, target_vocabulary: int, tapped: int | None = None,
         norm_before_fc: bool = False, fc_norm: bool = False, norm_before_residual: bool = False,
         norm_output: bool = False, levels: int = 5, beam: int = 8, nodes: int = 24, image_input: str = "placeholder",
+        rope: str = "sequential",
     ) -> None:  # fmt: skip
-        super().__init__(sizes, levels, beam, nodes, image_input)
+        super().__init__(sizes, levels, beam, nodes, image_input, rope)
         if sizes.reads != 2 * sizes.width:
             raise ValueError(f"sizes.read: got {sizes.reads}, valid for eagle3 is 2 × width = {2 * sizes.width}")
         if not 0 < vocabulary <= target_vocabulary:

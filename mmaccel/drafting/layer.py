@@ -15,7 +15,8 @@ from torch.nn import functional as F
 @dataclass(frozen=True)
 class Sizes:
     """Of a draft layer. width: of the residual stream.  read: width of what attention reads (2 × width in EAGLE-3).
-    vocabulary, positions: the target's, which only a file's reader needs."""
+    vocabulary, positions: the target's, which only a file's reader needs.  sections, interleaved: of the target's
+    M-RoPE, how many pairs of a head turn by time, height and width, in blocks or by turns."""
 
     width: int
     heads: int
@@ -28,8 +29,12 @@ class Sizes:
     read: int = 0
     vocabulary: int = 0
     positions: int = 0
+    sections: tuple[int, ...] = ()
+    interleaved: bool = False
 
     def __post_init__(self) -> None:
+        if self.sections and (len(self.sections) != 3 or sum(self.sections) != self.head_dim // 2):
+            raise ValueError(f"sections: got {self.sections}, valid are three that add up to {self.head_dim // 2}")
         if self.heads % self.kv_heads:
             raise ValueError(f"heads: got {self.heads} over {self.kv_heads} key/value heads, valid are multiples")
 
@@ -47,14 +52,29 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x.float(), x.shape[-1:], None, self.eps).to(x.dtype) * self.weight
 
 
-def rotated(x: Tensor, position: Tensor, theta: float) -> Tensor:
-    """x [B, H, q, d] at position [B, q], halves rotated as in Llama."""
+def rotated(x: Tensor, position: Tensor, sizes: Sizes) -> Tensor:
+    """x [B, H, q, d] at position [1, B, q], or [3, B, q] where pairs turn by time, height and width; halves are rotated
+    as in Llama."""
     half = x.shape[-1] // 2
-    rate = theta ** -(torch.arange(half, device=x.device, dtype=torch.float32) / half)
-    angle = position[:, None, :, None].float() * rate  # [B, 1, q, d / 2]
+    rate = sizes.rope_theta ** -(torch.arange(half, device=x.device, dtype=torch.float32) / half)
+    angle = position[..., None].float() * rate  # [A, B, q, d / 2]
+    if len(position) > 1:
+        axis = axes_of(sizes).to(x.device).expand(1, *angle.shape[1:])
+        angle = angle.gather(0, axis)
+    angle = angle[0][:, None]  # [B, 1, q, d / 2]
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     low, high = x[..., :half], x[..., half:]
     return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
+
+
+def axes_of(sizes: Sizes) -> Tensor:
+    """[d / 2] which axis turns each pair: in blocks as Qwen2.5-VL, or time, height, width by turns as Qwen3-VL."""
+    if not sizes.interleaved:
+        return torch.arange(3).repeat_interleave(torch.tensor(sizes.sections))
+    axis = torch.zeros(sum(sizes.sections), dtype=torch.long)
+    for one in (1, 2):
+        axis[one : 3 * sizes.sections[one] : 3] = one
+    return axis
 
 
 @dataclass
@@ -90,13 +110,12 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(wide, sizes.width, bias=False)
 
     def heads(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x [B, q, reads] → q [B, H, q, d], k, v [B, Hkv, q, d]."""
+        """x [B, q, reads] at position [A, B, q] → q [B, H, q, d], k, v [B, Hkv, q, d]."""
         q, k, v = (
             proj(x).unflatten(-1, (-1, self.sizes.head_dim)).transpose(1, 2)
             for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
-        theta = self.sizes.rope_theta
-        return rotated(q, position, theta), rotated(k, position, theta), v
+        return rotated(q, position, self.sizes), rotated(k, position, self.sizes), v
 
     def forward(self, q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
         """q [B, H, q, d] over keys [B, Hkv, L, d], seen [B, q, L] bool → [B, q, width]."""

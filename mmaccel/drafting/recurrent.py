@@ -16,6 +16,7 @@ from mmaccel.drafting.base import Draft, DraftHead, DraftState, Seen, Target, pa
 from mmaccel.drafting.layer import Attention, Keys, Sizes
 from mmaccel.drafting.trees import Frontier, Pool
 
+ROPES = ("sequential", "mrope")
 IMAGE_INPUTS = ("placeholder", "merged", "hidden", "none")
 Pair = tuple[Tensor, Tensor]  # (residual stream [B, q, D], what attention reads [B, q, R])
 
@@ -54,20 +55,26 @@ class Recurrent(DraftHead):
     """levels: depth of the tree.  beam: nodes that go on at each level; 1 drafts a chain.  nodes: of the verified tree.
     image_input: what stands for the token at a picture's columns: the `placeholder`'s embedding, the `merged` features
     as the decoder gets them, or nothing, so that the `hidden` state speaks alone; `none` leaves those pairs out, so
-    that all it knows of the picture is in the text's hidden states (https://arxiv.org/abs/2509.23928)."""
+    that all it knows of the picture is in the text's hidden states (https://arxiv.org/abs/2509.23928).
+    rope: where columns stand: `sequential` on one axis (the time of a target with M-RoPE, as vLLM feeds a head), or
+    `mrope` on all three."""
 
     image_inputs: tuple[str, ...] = IMAGE_INPUTS
 
     watches = True
 
-    def __init__(self, sizes: Sizes, levels: int, beam: int, nodes: int, image_input: str) -> None:
+    def __init__(self, sizes: Sizes, levels: int, beam: int, nodes: int, image_input: str, rope: str) -> None:
         super().__init__()
+        if rope not in ROPES or (rope == "mrope" and not sizes.sections):
+            valid = ", ".join(ROPES) if sizes.sections else "sequential: its target has no M-RoPE"
+            raise ValueError(f"rope: got {rope!r}, valid are {valid}")
         for name, value in (("levels", levels), ("beam", beam), ("nodes", nodes)):
             if value < 1:
                 raise ValueError(f"{name}: got {value}, valid are whole numbers from 1 on")
         if image_input not in self.image_inputs:
             raise ValueError(f"image_input: got {image_input!r}, valid are {', '.join(self.image_inputs)}")
-        self.sizes, self.levels, self.beam, self.nodes, self.image_input = sizes, levels, beam, nodes, image_input
+        self.sizes, self.levels, self.beam, self.nodes = sizes, levels, beam, nodes
+        self.image_input, self.rope = image_input, rope
         self.shape = "chain" if beam == 1 else "tree"
 
     # -- what a head is made of --
@@ -124,7 +131,7 @@ class Recurrent(DraftHead):
         feature = self.catch_up(state, token)  # [B, 1, D]
         pool = Pool(self.beam, self.names())
         frontier = pool.offer(self.logits(state.target, feature).log_softmax(-1))
-        at = row_position(position)  # [B, 1]
+        at = self.place(position)  # [A, B, 1]
         tree = Grown.none(state.keys)
         hidden = feature.expand(-1, frontier.tokens.shape[1], -1)
         for level in range(1, min(self.levels, limit)):
@@ -143,20 +150,26 @@ class Recurrent(DraftHead):
         embeds = torch.cat([embeds[:, 1:], state.target.embed(token)[:, None].to(embeds.dtype)], 1)
         visual = None if state.keys.valid.shape[1] else following(seen)  # pictures stand in the prompt alone
         entered = self.enter(embeds, self.given(seen), visual, state.sight)
-        valid, position = seen.whole, row_position(seen.position)
+        valid, position = seen.whole, self.place(seen.position)
         residual, read = entered.residual, entered.read
         if entered.sight is not None:
             state.sight = entered.sight[:, -1:]
         if entered.stands is not None:
             order, valid = packed(valid & entered.stands)
             residual, read = pick(residual, order), pick(read, order)
-            position = position.expand(len(order), -1).gather(1, order)
+            position = position.expand(-1, len(order), -1).gather(2, order.expand(len(position), -1, -1))
         q, k, v = self.attention.heads(read, position)
         past, m = state.keys.valid, read.shape[1]
         state.keys = state.keys.append(k, v, valid)
         seen_by = torch.cat([past[:, None].expand(-1, m, -1), causal(valid)], 2)  # [B, m, L]
         mixed = self.attention(q[:, :, -1:], state.keys.keys, state.keys.values, seen_by[:, -1:])
         return self.rest(residual[:, -1:], mixed)
+
+    def place(self, position: Tensor) -> Tensor:
+        """[1, B, m], or [3, B, m] under mrope, of [B, m] or [axes, B, m]; `generate` puts an axis of text in front."""
+        if self.rope == "mrope":
+            return position[-3:] if position.ndim == 3 else position.expand(3, -1, -1)
+        return (position if position.ndim == 2 else position[-3])[None]  # the time, which text counts up on all alike
 
     def embeds(self, target: Target, seen: Seen) -> Tensor:
         """[B, m, D] of the columns' own tokens."""
@@ -173,7 +186,7 @@ class Recurrent(DraftHead):
         """Runs the frontier [B, k]: every node sees all true columns, its ancestors and itself."""
         entered = self.enter(state.target.embed(frontier.tokens), hidden, sight=state.sight)  # [B, k, …]
         residual, read, k = entered.residual, entered.read, entered.read.shape[1]
-        query, key, value = self.attention.heads(read, position.expand(-1, k))
+        query, key, value = self.attention.heads(read, position.expand(-1, -1, k))
         tree = tree.add(key, value)
         keys = torch.cat([state.keys.keys, tree.keys], 2)
         values = torch.cat([state.keys.values, tree.values], 2)
@@ -190,14 +203,14 @@ class Recurrent(DraftHead):
         noisy = given + noise * (torch.rand_like(given) - 0.5) if noise else given
         entered = self.enter(shifted(embeds, 1), noisy, following(seen))
         stand = seen.whole if entered.stands is None else seen.whole & entered.stands
-        position, sees = row_position(seen.position), causal(stand)[:, first:]
+        position, sees = self.place(seen.position), causal(stand)[:, first:]
         query, key, value = self.attention.heads(entered.read, position)  # of all places: they are seen, asked or not
         query, residual, keys, values = query[:, :, first:], entered.residual[:, first:], [key], [value]
         sight = None if entered.sight is None else entered.sight[:, first:]
         found = [self.rest(residual, self.attention.unrolled(query, keys, values, sees))]
         for step in range(1, steps):
             entered = self.enter(shifted(embeds, step + 1)[:, first:], found[-1], sight=sight)
-            query, key, value = self.attention.heads(entered.read, position[:, first:] + step)
+            query, key, value = self.attention.heads(entered.read, position[..., first:] + step)
             keys.append(key)
             values.append(value)
             found.append(self.rest(entered.residual, self.attention.unrolled(query, keys, values, sees)))
@@ -225,11 +238,6 @@ def following(seen: Seen) -> Tensor | None:
 def shifted(x: Tensor, by: int) -> Tensor:
     """x [B, n, …] moved left, zeros behind."""
     return torch.cat([x[:, by:], torch.zeros_like(x[:, :by])], 1)
-
-
-def row_position(position: Tensor) -> Tensor:
-    """[B, m]: of M-RoPE's axes time, which text counts up on all alike. `generate` puts an axis in front of them."""
-    return position if position.ndim == 2 else position[-3]
 
 
 def pick(x: Tensor, at: Tensor) -> Tensor:

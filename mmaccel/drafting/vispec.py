@@ -46,11 +46,12 @@ class ViSpec(Eagle):
 
     def __init__(
         self, sizes: Sizes, *, queries: int = 2, fc_bias: bool = False, levels: int = 5, beam: int = 8,
-        nodes: int = 24, image_input: str = "compressed",
+        nodes: int = 24, image_input: str = "compressed", rope: str = "sequential",
     ) -> None:  # fmt: skip
         if queries < 1:
             raise ValueError(f"queries: got {queries}, valid are whole numbers from 1 on")
-        super().__init__(sizes, fc_bias=fc_bias, levels=levels, beam=beam, nodes=nodes, image_input=image_input)
+        dials = {"levels": levels, "beam": beam, "nodes": nodes, "image_input": image_input, "rope": rope}
+        super().__init__(sizes, fc_bias=fc_bias, **dials)  # type: ignore[arg-type]
         self.queries, width = queries, sizes.width
         self.imadpt = Compressor(sizes, queries)
         self.img_fc = nn.Linear(2 * width, width, bias=fc_bias)

@@ -31,7 +31,7 @@ OURS = "mmaccel"
 SHIPPED = Path(__file__).resolve().parents[1] / "assets" / "heads"
 FULL = "medusa_head."  # in front of a head's weights among those of its target
 NEW = ("eagle", "eagle3", "vispec", "medusa")
-EAGLE_DIALS = ("levels", "beam", "nodes", "image_input")
+EAGLE_DIALS = ("levels", "beam", "nodes", "image_input", "rope")
 EAGLE3_FLAGS = ("norm_before_residual", "norm_output", "norm_before_fc", "fc_norm")
 
 
@@ -175,33 +175,39 @@ def save_medusa_full(head: Medusa, folder: str | Path, target: str | Path) -> Pa
     return folder
 
 
-def layer_config(s: Sizes) -> dict[str, Any]:
+def layer_config(s: Sizes, rope: str) -> dict[str, Any]:
     """A Llama of one layer."""
     return {
         "model_type": "llama", "num_hidden_layers": 1, "hidden_size": s.width, "intermediate_size": s.ffn,
         "num_attention_heads": s.heads, "num_key_value_heads": s.kv_heads, "head_dim": s.head_dim,
         "rope_theta": s.rope_theta, "rms_norm_eps": s.eps, "vocab_size": s.vocabulary,
         "max_position_embeddings": s.positions, "hidden_act": "silu", "tie_word_embeddings": False,
+        **({"rope_scaling": sections(s)} if rope == "mrope" else {}),
     }  # fmt: skip
+
+
+def sections(s: Sizes) -> dict[str, Any]:
+    return {"rope_type": "default", "mrope_section": list(s.sections), "mrope_interleaved": s.interleaved}
 
 
 def read_sizes(config: Mapping[str, Any], **more: Any) -> Sizes:
     heads, rope = config["num_attention_heads"], config.get("rope_parameters") or {}
     scaling = config.get("rope_scaling") or {}
-    if {scaling.get("type"), scaling.get("rope_type"), rope.get("rope_type")} - {None, "default"}:
+    if {scaling.get("type"), scaling.get("rope_type"), rope.get("rope_type")} - {None, "default", "mrope"}:
         raise ValueError(f"rope_scaling: got {scaling or rope}, valid is none (scaled rotations are not built)")
     theta = rope.get("rope_theta") or config.get("rope_theta") or 10000.0
     return Sizes(
         config["hidden_size"], heads, config.get("num_key_value_heads") or heads,
         config.get("head_dim") or config["hidden_size"] // heads, config["intermediate_size"],
         float(theta), config.get("rms_norm_eps", 1e-6), bool(config.get("qkv_bias")),
-        vocabulary=config.get("vocab_size", 0), positions=config.get("max_position_embeddings", 0), **more,
+        vocabulary=config.get("vocab_size", 0), positions=config.get("max_position_embeddings", 0),
+        **mrope(scaling or rope), **more,
     )  # fmt: skip
 
 
 def eagle_config(head: Eagle) -> dict[str, Any]:
     name = "vispec" if isinstance(head, ViSpec) else "eagle"
-    return layer_config(head.sizes) | {
+    return layer_config(head.sizes, head.rope) | {
         "architectures": ["LlamaForCausalLM"], "qkv_bias": head.sizes.qkv_bias, "bias": head.fc.bias is not None,
         OURS: {"head": name} | {name: getattr(head, name) for name in EAGLE_DIALS},
     }  # fmt: skip
@@ -228,7 +234,7 @@ def eagle3_config(head: Eagle3) -> dict[str, Any]:
         nested["eagle_aux_hidden_state_layer_ids"] = write_taps(head.taps, "sglang")
     # the public code draws a random embedding where this key stands, and says nothing
     flags |= {"target_hidden_size": head.tapped} if head.tapped != head.sizes.width else {}
-    return layer_config(head.sizes) | flags | {
+    return layer_config(head.sizes, head.rope) | flags | {
         "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": len(head.d2t),
         "eagle_config": nested,
         "eagle_aux_hidden_state_layer_ids": write_taps(head.taps, "vllm"),
@@ -307,6 +313,11 @@ def filled(head: DraftHead, tensors: Mapping[str, Tensor]) -> DraftHead:
     return head
 
 
+def mrope(rope: Mapping[str, Any]) -> dict[str, Any]:
+    found = rope.get("mrope_section")
+    return {"sections": tuple(found), "interleaved": bool(rope.get("mrope_interleaved"))} if found else {}
+
+
 def sizes_of(config: Any) -> Sizes:
     """A layer like the target's own."""
     text = config.get_text_config()
@@ -317,6 +328,7 @@ def sizes_of(config: Any) -> Sizes:
         text.hidden_size, heads, getattr(text, "num_key_value_heads", None) or heads,
         getattr(text, "head_dim", None) or text.hidden_size // heads, text.intermediate_size, float(theta),
         getattr(text, "rms_norm_eps", 1e-6), vocabulary=text.vocab_size, positions=text.max_position_embeddings,
+        **mrope(rope),
     )  # fmt: skip
 
 
