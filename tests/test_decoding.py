@@ -417,6 +417,15 @@ def test_an_accepted_stop_token_ends_the_count() -> None:
     assert logical_length(cache_in(answer)) == answer.sequences.shape[1] - 1
 
 
+def test_a_drafted_stop_token_that_is_refused_stops_nothing() -> None:
+    """The draft says the end at every step, the target does not."""
+    model, inputs = model_of("llava"), tiny_models.inputs("llava")
+    truth = new_tokens(model, inputs)
+    stop = next(token for token in range(3, 80) if token not in truth)
+    head = Scripted(truth, lambda row, limit, dice: ([row[0], stop][:limit], [-1, 0][:limit]), "chain")
+    assert torch.equal(new_tokens(model, inputs, Speculate(head), eos_token_id=stop), truth)
+
+
 @pytest.mark.parametrize("count", [1, 2, 5, 6, 7])
 def test_exactly_max_new_tokens(count: int) -> None:
     model, inputs = model_of("llava"), tiny_models.inputs("llava")

@@ -482,6 +482,27 @@ def test_every_head_over_every_pruner_says_what_plain_decoding_says(family, prun
             assert speculate.stats.nodes > 0 or name == "lookup"
 
 
+@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
+def test_a_prompt_may_end_right_after_a_picture(family):
+    """The head's last pair is the picture's last column with the token that was said, not with a placeholder."""
+    rows = [{"shapes": [(3, 4)], "before": 3, "after": 0}, {"shapes": [(2, 2), (2, 3)], "before": 2, "after": 0}]
+    model, inputs = model_of(family), tiny_models.inputs(family, rows)
+    plain = model.generate(**inputs, custom_generate=Speculate(), max_new_tokens=10, do_sample=False)
+    for name, head in heads_for(model).items():
+        said = model.generate(**inputs, custom_generate=Speculate(head), max_new_tokens=10, do_sample=False)
+        assert torch.equal(said, plain), name
+
+
+def test_a_batch_of_text_alone_trains_every_weight():
+    """Processes that train together wait for all of them; what no picture reached gets zeros."""
+    plain = Plain()
+    seen, answer = columns([8, 6], 8), torch.ones(2, 8, dtype=torch.bool)
+    head = vispec()
+    head.loss(replace(seen, visual=torch.zeros_like(answer)), answer, plain.target()).total.backward()
+    assert all(p.grad is not None for p in head.parameters())
+    assert not any(bool(p.grad.any()) for p in head.imadpt.parameters())
+
+
 def small_model(vocabulary: int) -> Any:
     config = LlamaConfig(vocab_size=vocabulary, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
                          num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=512)  # fmt: skip
