@@ -1,12 +1,18 @@
 """job=train as it is typed: a folder that a draft reads, resume, and what is refused before the model is read."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+import torch
 from running import typed, write_tiny_llava
 from test_tracker import Logged
 
 from mmaccel.drafting.medusa import Medusa
+from mmaccel.training.cache import Cache
 from mmaccel.training.export import cautions
 from mmaccel.training.formats import load_head, new_head
 
@@ -98,6 +104,32 @@ def test_a_trainings_curves_reach_wandb(train, tmp_path, monkeypatch, capsys):
 def test_what_cannot_be_trained_is_said(train, capsys, words, said):
     assert train(*words) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_head(tmp_path, checkpoint):
+    """accelerate launch: one folder, one log, a checkpoint that one process goes on from."""
+    accelerate = Path(sys.executable).with_name("accelerate")
+    launch = [str(accelerate), *"launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no".split(),
+              *"--dynamo_backend no -m mmaccel.run".split()]  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    words = [*SMALL, *PLAN, "tracker=off", "model=llava", f"model.path={checkpoint}", "output=run"]
+    told = subprocess.run([*launch, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr[-2000:]
+    assert [line["step"] for line in lines(tmp_path / "run")] == [1, 2, 3, 4]
+    assert told.stderr.count("held out:") == 1
+    state = torch.load(tmp_path / "run" / "trainer.pt", weights_only=True)
+    assert state["cursor"] >= 2 * 2 * 4  # each process passes over what is the other's
+    assert load_head(tmp_path / "run")
+
+
+def test_a_disk_too_small_keeps_no_features(train, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Cache, "room", lambda self, size: False)
+    assert train("job.cache=kept") == 0
+    said = capsys.readouterr().err
+    assert "do not fit kept; features are made anew each time" in said
+    assert "features on the disk: none kept" in said
+    assert len(list((tmp_path / "kept").glob("*.safetensors"))) == 2  # the trial's
 
 
 def test_a_head_is_exported_with_its_line_and_its_cautions(train, tmp_path, monkeypatch, checkpoint, capsys):

@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from rich.console import Console
 from rich.progress import Progress
 from torch.utils.data import Subset
 
 from mmaccel import registry
+from mmaccel.jobs.before_training import announce, opened_cache
 from mmaccel.jobs.finish import show_sync
 from mmaccel.jobs.folder import noted, opened
 from mmaccel.jobs.gate import model_node
 from mmaccel.jobs.task import Task
 from mmaccel.measure.provenance import provenance
 from mmaccel.measure.record import write_atomic
-from mmaccel.training.cache import Cache
-from mmaccel.training.estimate import giga, memory, said
 from mmaccel.training.formats import NEW, check_name, new_head
 from mmaccel.training.trainer import Plan, Trainer, held_out
 from mmaccel.training.vocabulary import give_vocabulary
@@ -52,63 +52,48 @@ class Train:
             raise ValueError(
                 f"job.held_out: got {self.held_out}, valid are 1 … {len(source) - 1}: there are {len(source)}"
             )
-        folder = opened(task)
+        processes = PartialState(cpu=config["machine"]["device"] == "cpu")  # one, but under accelerate launch
+        main = processes.is_main_process
+        folder = opened(task) if main else task.resume or task.output
         if config["machine"]["threads"]:
             torch.set_num_threads(config["machine"]["threads"])
         vlm = registry.instantiate(model_node(config), foreign=task.foreign)
         whole = task.choices.get("pruner", "keep_all") == "keep_all"
         pruner = None if whole else registry.instantiate(config["pruner"], foreign=task.foreign)
-        facts = noted(folder, provenance(vlm.model, vlm.path, config["seed"]))
+        facts = provenance(vlm.model, vlm.path, config["seed"])
+        if main:
+            noted(folder, facts)
         torch.manual_seed(plan.seed)
         head = new_head(self.head, vlm.model.config, self.fields)
         if self.head in NEW:
             give_vocabulary(head, vlm, source, split)
-        console = Console(stderr=True, highlight=False)
+        console = Console(stderr=True, highlight=False, quiet=not main)
         for problem in getattr(source, "problems", [])[:SHOWN]:
             console.print(f"left out: {problem}", markup=False, soft_wrap=True)
-        cache = self.opened_cache(facts, vlm, head, plan, pruner, config["data"])
+        cache = opened_cache(self.cache, facts, vlm, head, plan, pruner, config["data"])
         trainer = Trainer(vlm, head, Subset(source, range(split)), plan, folder, pruner, cache)
         if task.resume and not trainer.resume():
             raise FileNotFoundError(f"resume: {folder} has no checkpoint; it is written every plan.save_every steps")
         if trainer.step < plan.steps:
-            self.announce(trainer, split, console)
+            announce(trainer, split, console)
         self.follow(trainer, folder, console)
+        if not main:
+            return
         held = held_out(trainer, Subset(source, range(split, len(source))), self.most)
         write_atomic(folder / "held_out.json", json.dumps(held, indent=2))
         console.print(f"head: {folder}\nheld out: {held}", markup=False, soft_wrap=True)
         show_sync(tracker.push(folder))
 
-    def opened_cache(
-        self, facts: dict[str, Any], vlm: Any, head: Any, plan: Plan, pruner: Any, data: Any
-    ) -> Cache | None:
-        """Features of another target, source, pruner or taps are not taken for these."""
-        if self.cache is None:
-            return None
-        mine = {name: facts[name] for name in ("weights", "dtype")} | {"processor": vlm.processor.hash, "data": data}
-        return Cache(self.cache, mine | {"taps": head.taps, "longest": plan.longest, "pruner": repr(pruner)})
-
-    def announce(self, trainer: Trainer, size: int, console: Console) -> None:
-        """What it will take; where the features do not fit the disk, they are not kept."""
-        trial, plan = trainer.trial(), trainer.plan
-        steps = sum(name.startswith("loss_") for name in trial.sums)
-        need = memory(
-            trainer.vlm.model, trainer.bare, columns=trial.columns, answer=trial.answer, batch=plan.batch,
-            taps=len(trainer.bare.taps), steps=steps,
-        )  # fmt: skip
-        if trainer.cache and not trainer.cache.room(trial.kept * size):
-            trainer.cache = None
-            console.print(f"cache: {giga(trial.kept * size)} do not fit {self.cache}; features are made anew each time")
-        console.print(said(trial, need, plan, size, trainer.cache is not None), markup=False, soft_wrap=True)
-
     def follow(self, trainer: Trainer, folder: Path, console: Console) -> None:
-        log = folder / "log.jsonl"
+        log, main = folder / "log.jsonl", trainer.accelerator.is_main_process
         before = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
         kept = [line for line in before if json.loads(line)["step"] <= trainer.step]
-        write_atomic(log, "".join(f"{line}\n" for line in kept))  # what was measured after the checkpoint comes again
+        if main:
+            write_atomic(log, "".join(f"{line}\n" for line in kept))  # measured after the checkpoint: it comes again
         with Progress(console=console, transient=True) as bar:
             steps = bar.add_task("steps", total=trainer.plan.steps, completed=trainer.step)
             for line in trainer.run():
-                if not trainer.accelerator.is_main_process:
+                if not main:
                     continue
                 bar.update(steps, completed=line["step"])
                 with log.open("a", encoding="utf-8") as file:

@@ -1,0 +1,35 @@
+"""What is opened and said before the first step of a training: kept features, memory, disk, time."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+
+from mmaccel.training.cache import Cache
+from mmaccel.training.estimate import giga, memory, said
+from mmaccel.training.trainer import Plan, Trainer
+
+
+def opened_cache(
+    folder: str | None, facts: Mapping[str, Any], vlm: Any, head: Any, plan: Plan, pruner: Any, data: Any
+) -> Cache | None:
+    """Features of another target, source, pruner or taps are not taken for these."""
+    if folder is None:
+        return None
+    mine = {name: facts[name] for name in ("weights", "dtype")} | {"processor": vlm.processor.hash, "data": data}
+    return Cache(folder, mine | {"taps": head.taps, "longest": plan.longest, "pruner": repr(pruner)})
+
+
+def announce(trainer: Trainer, size: int, console: Console) -> None:
+    """What it will take, for `size` conversations; where the features do not fit the disk, they are not kept."""
+    trial, plan = trainer.trial(), trainer.plan
+    steps = sum(name.startswith("loss_") for name in trial.sums)
+    need = memory(
+        trainer.vlm.model, trainer.bare, columns=trial.columns, answer=trial.answer, batch=plan.batch,
+        taps=len(trainer.bare.taps), steps=steps,
+    )  # fmt: skip
+    if trainer.cache and not trainer.cache.room(trial.kept * size):
+        lost = f"cache: {giga(trial.kept * size)} do not fit {trainer.cache.folder}; features are made anew each time"
+        console.print(lost, markup=False, soft_wrap=True)
+        trainer.cache = None
+    console.print(said(trial, need, plan, size, trainer.cache is not None), markup=False, soft_wrap=True)
