@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from mmaccel.attach import attach
 from mmaccel.decoding.speculate import Speculate
-from mmaccel.drafting.base import DraftHead, Seen, Target
+from mmaccel.drafting.base import DraftHead, Loss, Seen, Target
 from mmaccel.drafting.eagle import Eagle
 from mmaccel.drafting.eagle3 import Eagle3
 from mmaccel.drafting.lookup import Lookup
@@ -27,6 +27,7 @@ from mmaccel.training.features import felt
 from mmaccel.training.formats import (
     load_head,
     new_head,
+    restored,
     save_head,
     save_medusa_full,
     save_speculators,
@@ -288,8 +289,38 @@ def test_heads_come_back_from_the_disk(vlm, tmp_path):
         "0.0.linear.bias", "0.0.linear.weight", "0.1.linear.bias",
     ]  # fmt: skip
     assert load_head(tmp_path / "eagle", levels=1).levels == 1  # type: ignore[union-attr]
-    with pytest.raises(ValueError, match="head: got Lookup"):
+    with pytest.raises(ValueError, match="head: got Lookup, which has no weights"):
         save_head(Lookup(), tmp_path / "lookup")
+
+
+def test_a_head_of_ones_own_is_trained_and_comes_back(vlm, chats, tmp_path):
+    class Own(DraftHead):
+        """Guesses the token after next from the last state alone."""
+
+        watches = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            text = vlm.model.config.get_text_config()
+            self.out = torch.nn.Linear(text.hidden_size, text.vocab_size)
+
+        def start(self, target: Target, rows: int) -> Any:
+            raise NotImplementedError
+
+        def propose(self, *args: Any) -> Any:
+            raise NotImplementedError
+
+        def loss(self, seen: Seen, answer: torch.Tensor, target: Target) -> Loss:  # type: ignore[override]
+            assert seen.hidden is not None
+            known = answer[:, 2:]
+            each = torch.nn.functional.cross_entropy(self.out(seen.hidden[:, :-2][known]), seen.ids[:, 2:][known])
+            return Loss(each, {"loss_0": (each.detach() * known.sum(), known.sum())})
+
+    plan = replace(PLAN, loss={})
+    lines = list(Trainer(vlm, head := Own(), chats, plan, tmp_path).run())
+    assert lines[-1]["loss_0"] < lines[0]["loss_0"]
+    again = restored(Own(), tmp_path)
+    assert all(torch.equal(x, again.state_dict()[name]) for name, x in head.state_dict().items())
 
 
 def test_a_speculators_folder_is_the_same_head(vlm, tmp_path):

@@ -17,6 +17,7 @@ from rich.progress import Progress
 from torch.utils.data import Subset
 
 from mmaccel import registry
+from mmaccel.drafting.base import DraftHead
 from mmaccel.jobs.before_training import announce, opened_cache
 from mmaccel.jobs.finish import show_sync
 from mmaccel.jobs.folder import noted, opened
@@ -33,7 +34,7 @@ SHOWN = 5  # problems of the data that are printed
 
 @dataclass(frozen=True)
 class Train:
-    head: str = "eagle"
+    head: str | DraftHead = "eagle"
     fields: Mapping[str, Any] = field(default_factory=dict)
     held_out: int = 16
     most: int = 128
@@ -41,7 +42,10 @@ class Train:
     plan: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_name(self.head)
+        if isinstance(self.head, str):
+            check_name(self.head)
+        elif not isinstance(self.head, DraftHead):
+            raise ValueError(f"job.head: got a {type(self.head).__name__}, valid are names, folders and draft heads")
 
     def run(self, task: Task) -> None:
         config, plan = task.config, Plan(**self.plan)
@@ -64,8 +68,11 @@ class Train:
         if main:
             noted(folder, facts)
         torch.manual_seed(plan.seed)
-        head = new_head(self.head, vlm.model.config, self.fields)
-        if self.head in NEW:
+        text = vlm.model.config.get_text_config()
+        name = self.head if isinstance(self.head, str) else ""
+        head = new_head(name, vlm.model.config, self.fields) if isinstance(self.head, str) else self.head
+        head.fits(text.hidden_size, text.vocab_size)
+        if name in NEW:
             give_vocabulary(head, vlm, source, split)
         console = Console(stderr=True, highlight=False, quiet=not main)
         for problem in getattr(source, "problems", [])[:SHOWN]:

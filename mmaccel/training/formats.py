@@ -47,9 +47,9 @@ def save_head(head: DraftHead, folder: str | Path, more: Mapping[str, Any] | Non
     elif isinstance(head, Medusa):
         config, tensors, file = medusa_config(head), medusa_tensors(head), "medusa_lm_head.safetensors"
     else:
-        raise ValueError(
-            f"head: got {type(head).__name__}, valid are Eagle, Eagle3, ViSpec and Medusa (the others have no weights)"
-        )
+        config, tensors = {OURS: {"head": type(head).__name__}}, dict(head.state_dict())
+        if not tensors:
+            raise ValueError(f"head: got {type(head).__name__}, which has no weights")
     config[OURS] |= dict(more or {})
     if isinstance(head, Medusa) and "target" in config[OURS]:
         config["base_model_name_or_path"] = config[OURS]["target"]  # the public loader takes another model without it
@@ -69,6 +69,11 @@ def load_head(folder: str | Path, pruner: Any = None, **dials: Any) -> DraftHead
     head = read_head(shipped if shipped.is_dir() else Path(folder), given)
     head.pruner = pruner
     return head
+
+
+def restored(head: DraftHead, folder: str | Path) -> DraftHead:
+    """A head of one's own with the weights that a training left in `folder`; the published ones are load_head's."""
+    return filled(head, weights(Path(folder)))
 
 
 def read_head(folder: Path, dials: Mapping[str, Any]) -> DraftHead:
