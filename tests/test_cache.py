@@ -70,6 +70,15 @@ def test_training_from_kept_features_is_training(vlm, chats, tmp_path, monkeypat
         assert torch.allclose(x, again.bare.state_dict()[name], atol=1e-5), name
 
 
+def test_a_conversation_twice_in_a_batch_counts_twice(vlm, chats, tmp_path):
+    """With kept features as without: a batch that crosses a turn of the data, or is larger than it."""
+    plan = replace(PLAN, batch=6)
+    for cache in (None, Cache(tmp_path / "c", {})):
+        torch.manual_seed(0)
+        trainer = Trainer(vlm, Eagle(sizes_of(vlm.model.config)), chats, plan, tmp_path, cache=cache)
+        assert [len(trainer.felt().answer) for _ in range(3)] == [6, 6, 6]
+
+
 def test_a_trial_changes_nothing(vlm, chats, tmp_path):
     torch.manual_seed(0)
     trainer = Trainer(vlm, Eagle(sizes_of(vlm.model.config)), chats, PLAN, tmp_path)
@@ -77,7 +86,8 @@ def test_a_trial_changes_nothing(vlm, chats, tmp_path):
     trial = trainer.trial()
     assert (trainer.cursor, trainer.step, trainer.skipped) == (0, 0, 0)
     assert all(torch.equal(x, before[name]) for name, x in trainer.bare.state_dict().items())
-    assert all(p.grad is None for p in trainer.bare.parameters())
+    assert all(p.grad is None for p in [*trainer.bare.parameters(), *vlm.model.parameters()])
+    assert all(p.requires_grad for p in vlm.model.parameters())
     assert trial.columns > 100
     assert 0 < trial.answer < trial.columns
     assert trial.sums == ("loss_0", "distance_0", "right_0", "loss_1", "distance_1", "right_1")

@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, TopKLogitsWarper, TopPLo
 
 from mmaccel.attach import attach
 from mmaccel.cache import cache_argument, cache_in
+from mmaccel.columns import Needs
 from mmaccel.decoding.speculate import Speculate
 from mmaccel.drafting.assistant import Assistant
 from mmaccel.drafting.base import PADDING, ROOT, Draft, DraftHead, Seen, Target
@@ -901,6 +902,18 @@ def test_a_drafts_own_pruner_thins_what_it_is_shown_and_nothing_else(family, row
         assert torch.equal(thin.ids[row][thin.whole[row]], whole.ids[row][want])
         assert torch.equal(thin.hidden[row][thin.whole[row]], whole.hidden[row][want])
         assert torch.equal(thin.position[..., row, :][..., thin.whole[row]], whole.position[..., row, :][..., want])
+
+
+def test_a_drafts_pruner_may_not_read_the_tower():
+    class Towered(FastV):
+        def needs(self, depth: int) -> Needs:
+            return Needs(vision_layers=(-1,), vision=frozenset({"mean"}))
+
+    model, inputs = model_of("llava"), tiny_models.inputs("llava")
+    head = heads_for(model)["eagle"]
+    head.pruner = Towered(layer=1, ratio=0.5)
+    with pytest.raises(ValueError, match="reads the picture's tower, which has run before"):
+        model.generate(**inputs, custom_generate=Speculate(head), max_new_tokens=2, do_sample=False)
 
 
 def test_what_a_drafts_pruner_cannot_be():

@@ -4,13 +4,14 @@ import json
 from typing import Any
 
 import pytest
+from PIL import Image
 from running import typed, write_tiny_llava
 
 from mmaccel.attach import attach
 from mmaccel.models.load import VLM
 from mmaccel.pruning.fastv import FastV
-from mmaccel.training.data import Llava, SceneChats
-from mmaccel.training.regenerate import regenerated, written
+from mmaccel.training.data import Conversation, Llava, SceneChats
+from mmaccel.training.regenerate import record, regenerated, written
 
 OPTIONS = {"max_new_tokens": 6, "do_sample": False}
 
@@ -95,6 +96,27 @@ def test_the_job_writes_what_llava_reads_and_goes_on_where_it_was_killed(monkeyp
     assert "already holds a run" in capsys.readouterr().err
     assert run("output=other", "job.batch=0") == 2
     assert "job.batch: got 0" in capsys.readouterr().err
+
+
+def test_pictures_are_kept_as_the_target_saw_them(tmp_path):
+    """Upright and in RGB, whatever their file says; texts may hold any mark that ends a line."""
+    (tmp_path / "images").mkdir()
+    sideways, ink = Image.new("RGB", (64, 32), "red"), Image.new("CMYK", (8, 8), (0, 200, 0, 0))
+    sideways.getexif()[0x0112] = 6
+    parts = [{"type": "image", "image": picture} for picture in (sideways, ink)]
+    messages = [
+        {"role": "user", "content": [*parts, {"type": "text", "text": "a\u2028b"}]},
+        {"role": "assistant", "content": "c\u0085d"},
+    ]
+    line = record(Conversation("x", messages), messages, 3, tmp_path, 10**6)
+    shown = [Image.open(tmp_path / "images" / name) for name in line["image"]]
+    assert [(one.size, one.mode) for one in shown] == [((32, 64), "RGB"), ((8, 8), "RGB")]
+    file = tmp_path / "conversations.jsonl"
+    whole = json.dumps(line, ensure_ascii=False) + "\n"
+    file.write_text(whole + whole[:30], encoding="utf-8")
+    assert written(file) == [line]
+    assert file.read_text(encoding="utf-8") == whole
+    assert Llava(str(file), str(tmp_path / "images"))[0].messages[1]["content"] == "c\u0085d"
 
 
 def test_what_does_not_end_is_left_out(monkeypatch, tmp_path, checkpoint, capsys):

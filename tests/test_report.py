@@ -282,6 +282,12 @@ def test_drafting_is_told_by_its_longest_answers_and_called_templated():
     assert "not always those without the draft" in found.text
     assert "templated" not in found.text
     assert drafting_html(rows[:1]) == ""
+    rows[1]["drafting"] = part(60, 0.8, 1.1, identical=0.0)  # no answer is the twin's
+    assert "not always those without the draft" in drafts(rows)[0].text
+    rows[1]["drafting"] = whole
+    rows.append(row("fastv + e", "fastv", 300, 0.9, 0.0, draft="e", drafting=part(2, 0.9, 1.1)))  # its captions failed
+    assert "fastv + e" in drafts(rows)[0].text
+    assert "depth of the draft (caption)" in drafting_html(rows)
 
 
 def test_controls_are_no_methods_and_slots_do_not_move():

@@ -734,6 +734,15 @@ def test_a_models_heads_answer_the_kinds_they_are_for_and_stand_by_kind(monkeypa
     assert "job.heads: got 'sign', valid are null, all, and a list of kinds" in capsys.readouterr().err
 
 
+def test_a_drafts_own_pruner_wants_a_whole_target(monkeypatch, checkpoint, here, capsys):
+    drafts = ("+drafts.x={_target_: mmaccel.training.formats.load_head, folder: pico-eagle, "
+              "pruner: {_target_: mmaccel.pruning.random.Random, layer: 2, ratio: 0.5}}")  # fmt: skip
+    monkeypatch.setattr("mmaccel.drafting.eagle.Eagle.fits", lambda *_: None)
+    monkeypatch.setattr(VLM, "load", lambda *_, **__: pytest.fail("weights were read"))
+    assert smoke(monkeypatch, checkpoint, "limit=1", drafts) == 2
+    assert "draft.pruner of x: got one where the target is pruned too" in capsys.readouterr().err
+
+
 def test_a_draft_for_another_target_is_refused_before_its_weights_are_read(monkeypatch, checkpoint, here, capsys):
     drafts = "+drafts.x={_target_: mmaccel.drafting.medusa.Medusa, width: 7, vocabulary: 9}"
     monkeypatch.setattr(VLM, "load", lambda *_, **__: pytest.fail("weights were read"))

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from running import write_tiny_llava
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForImageTextToText
 
 from mmaccel.attach import attach
 from mmaccel.decoding.speculate import Speculate
@@ -351,6 +352,9 @@ def test_medusa_heads_come_among_their_targets_weights(vlm, tmp_path):
     folder = save_medusa_full(head, tmp_path / "full", vlm.path)
     again = load_head(folder)
     assert all(torch.equal(x, again.state_dict()[key]) for key, x in head.state_dict().items())
+    names = AutoModelForImageTextToText.from_pretrained(folder, output_loading_info=True)[1]["unexpected_keys"]
+    found = [name for name in names if name.startswith("medusa_head.")]  # what another reader finds
+    assert len(found) == len(head.state_dict())
     whole = VLM.load(folder)  # and it is still the target
     for name, p in vlm.model.named_parameters():
         assert torch.equal(p, whole.model.get_parameter(name)), name

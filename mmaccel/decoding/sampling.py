@@ -5,7 +5,7 @@ Processors are taken as functions of (ids, logits). As in the library, a row's i
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,13 @@ IGNORES_IDS = tuple(
     )
     if hasattr(library, name)
 )
+
+
+def generate_options(sampler: Mapping[str, Any]) -> dict[str, Any]:
+    """What `generate` is given for a sampler's yaml. null means no cut; left out, the library would cut to its own or
+    the checkpoint's."""
+    given = {key: value for key, value in sampler.items() if value is not None}
+    return {"top_k": 0, "top_p": 1.0, "temperature": 1.0} | given if given.get("do_sample") else given
 
 
 class Committed:

@@ -109,7 +109,8 @@ class Gate(DraftHead):
         if state.step is not None:
             state.fresh = seen.ids.shape[1] if seen.valid is None else float(seen.valid.sum()) / max(state.rows, 1)
             state.said += state.fresh
-        state.looked = seen.looked
+        ended = None if seen.valid is None else ~seen.valid[:, -1]  # a row that says nothing more opens no gate
+        state.looked = seen.looked if seen.looked is None or ended is None else seen.looked.masked_fill(ended, 1.0)
         if state.inner is None:
             state.held.append(seen)
         else:

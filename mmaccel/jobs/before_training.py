@@ -1,5 +1,6 @@
 """What is opened and said before the first step of a training: kept features, memory, disk, time."""
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,13 +12,18 @@ from mmaccel.training.trainer import Plan, Trainer
 
 
 def opened_cache(
-    folder: str | None, facts: Mapping[str, Any], vlm: Any, head: Any, plan: Plan, pruner: Any, data: Any
-) -> Cache | None:
-    """Features of another target, source, pruner or taps are not taken for these."""
+    folder: str | None, facts: Mapping[str, Any], vlm: Any, head: Any, plan: Plan, pruner: Any, source: Any,
+    config: Mapping[str, Any],
+) -> Cache | None:  # fmt: skip
+    """Features of another target, source, pruner or taps are not taken for these. Pictures are known by their names."""
     if folder is None:
         return None
-    mine = {name: facts[name] for name in ("weights", "dtype")} | {"processor": vlm.processor.hash, "data": data}
-    return Cache(folder, mine | {"taps": head.taps, "longest": plan.longest, "pruner": repr(pruner)})
+    said = hashlib.sha256()
+    for at in range(len(source)):
+        said.update(repr(source.answers(at)).encode("utf-8", "replace"))
+    mine = {name: facts[name] for name in ("weights", "dtype")} | {"processor": vlm.processor.hash}
+    mine |= {"data": config["data"], "answers": said.hexdigest(), "taps": head.taps, "longest": plan.longest}
+    return Cache(folder, mine | {"quantization": config["model"].get("quantization"), "pruner": repr(pruner)})
 
 
 def announce(trainer: Trainer, size: int, console: Console) -> None:

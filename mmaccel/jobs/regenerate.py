@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from mmaccel import registry
+from mmaccel.decoding.sampling import generate_options
 from mmaccel.jobs.folder import noted, opened
 from mmaccel.jobs.gate import model_node
 from mmaccel.jobs.task import Task
@@ -46,18 +47,18 @@ class Regenerate:
         whole = task.choices.get("pruner", "keep_all") == "keep_all"
         pruner = None if whole else registry.instantiate(config["pruner"], foreign=task.foreign)
         noted(folder, provenance(vlm.model, vlm.path, config["seed"]))
-        done = written(folder / FILE)
-        first = done[-1]["index"] + 1 if done else 0
+        done = [line["index"] for line in written(folder / FILE)]
+        first = done[-1] // self.batch * self.batch if done else 0  # batches stay what they were in an unstopped run
         console = Console(stderr=True, highlight=False)
         kept, left = len(done), 0
-        options = {key: value for key, value in config["sampler"].items() if value is not None}
-        options |= {"max_new_tokens": self.most}
+        options = generate_options(config["sampler"]) | {"max_new_tokens": self.most}
         with Progress(console=console, transient=True) as bar:
             shown = bar.add_task("conversations", total=len(source), completed=first)
             for begin in range(first, len(source), self.batch):
                 places = tuple(range(begin, min(begin + self.batch, len(source))))
                 torch.manual_seed(config["seed"] * 1_000_003 + places[0])
                 lines = self.lines(vlm, source, places, options, pruner, folder, console)
+                lines = [line for line in lines if json.loads(line)["index"] not in done]
                 append(folder / FILE, lines)
                 kept, left = kept + len(lines), left + len(places) - len(lines)
                 bar.update(shown, completed=places[-1] + 1)
@@ -86,7 +87,7 @@ class Regenerate:
                 except ValueError as error:
                     console.print(f"left out: {conversation.id}: {error}", markup=False, soft_wrap=True)
         return [
-            json.dumps(record(asked[place], messages, place, folder), ensure_ascii=False)
+            json.dumps(record(asked[place], messages, place, folder, vlm.processor.max_pixels), ensure_ascii=False)
             for place, messages in told.items()
             if messages is not None
         ]

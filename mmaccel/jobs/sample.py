@@ -15,6 +15,7 @@ import torch
 from mmaccel.attach import attach
 from mmaccel.benchmarks.base import Benchmark, Box, Sample
 from mmaccel.benchmarks.wire import as_bytes, from_bytes
+from mmaccel.decoding.sampling import generate_options
 from mmaccel.decoding.speculate import Speculate
 from mmaccel.jobs.conversation import conversation, dice
 from mmaccel.jobs.facts import account, evidence, megabytes, merges
@@ -92,9 +93,7 @@ class Asker:
         return seen_box(sample.image, self.vlm.processor.image_processor)
 
     def options(self, limit: int | None) -> dict[str, Any]:
-        given = {key: value for key, value in self.sampler.items() if value is not None}
-        if given.get("do_sample"):  # null means no cut; left out, the library would cut to its own or the checkpoint's
-            given = {"top_k": 0, "top_p": 1.0, "temperature": 1.0} | given
+        given = generate_options(self.sampler)
         most = given.pop("max_new_tokens", self.benchmark.max_new_tokens)
         return given | {"max_new_tokens": min(most, limit) if limit else most}
 

@@ -77,7 +77,7 @@ class Train:
         console = Console(stderr=True, highlight=False, quiet=not main)
         for problem in getattr(source, "problems", [])[:SHOWN]:
             console.print(f"left out: {problem}", markup=False, soft_wrap=True)
-        cache = opened_cache(self.cache, facts, vlm, head, plan, pruner, config["data"])
+        cache = opened_cache(self.cache, facts, vlm, head, plan, pruner, source, config)
         trainer = Trainer(vlm, head, Subset(source, range(split)), plan, folder, pruner, cache)
         if task.resume and not trainer.resume():
             raise FileNotFoundError(f"resume: {folder} has no checkpoint; it is written every plan.save_every steps")

@@ -26,7 +26,10 @@ class Ghost(Pruner):
         return found
 
     def needs(self, depth: int) -> Needs:
-        return self.pruner.needs(depth)
+        needs = self.pruner.needs(depth)
+        if needs.vision_layers:
+            raise ValueError("draft.pruner: got one that reads the picture's tower, which has run before it is asked")
+        return needs
 
     def select(self, station: Station) -> Selection:
         selection = self.pruner.select(station)

@@ -65,9 +65,9 @@ def cells(part: Mapping[str, Any]) -> list[Markup]:
 
 def depths(rows: Sequence[Row]) -> list[Markup]:
     """Share of the steps whose draft was accepted down to each depth, of the longest kind."""
-    drawn = []
+    drawn, kind = [], parts(rows[0])[0][0]
     for slot, row in enumerate(rows):
-        kind, part = parts(row)[0]
+        part = dict(parts(row)).get(kind) or {}
         marks = tuple(
             Mark(at + 1, share, None, None, {"point": row["point"], "kind": kind, "depth": at + 1, "share": share})
             for at, share in enumerate(part.get("accepted") or [])
@@ -76,7 +76,6 @@ def depths(rows: Sequence[Row]) -> list[Markup]:
             drawn.append(Series(row["point"], False, slot, marks))
     if not drawn:
         return []
-    kind = parts(rows[0])[0][0]
     keys = tag("div", *[tag("span", swatch(one), one.name) for one in drawn], class_="legend")
     label = f"depth of the draft ({kind})"
     picture = chart(drawn, None, label, describe=describe, y_label="steps accepted so far")

@@ -144,7 +144,8 @@ def drafts(rows: Sequence[Row]) -> list[Finding]:
         entropy = parts[0][1].get("entropy")
         if entropy is not None and entropy < TEMPLATED:
             text += f" The words are templated ({entropy:.2f} nats a token): no headline for other texts."
-        differ = [row["point"] for row in mine if (row["drafting"].get("identical") or 1.0) < 1.0]
+        same = [(row["point"], row["drafting"].get("identical")) for row in mine]
+        differ = [point for point, share in same if share is not None and share < 1.0]
         if differ:
             text += f" The words are not always those without the draft at {listed(differ)}."
         ends = [part.get("speedup_ci") or (1.0, 1.0) for _, part in parts]
@@ -161,7 +162,7 @@ def part_of(row: Row, kind: str | None) -> Mapping[str, Any]:
 
 def longest(rows: Sequence[Row]) -> str | None:
     """The kind of question whose answers are longest; None where there is one kind."""
-    kinds = rows[0]["drafting"].get("kinds") or {}
+    kinds = {kind: part for row in rows for kind, part in (row["drafting"].get("kinds") or {}).items()}
     return max(kinds, key=lambda kind: kinds[kind].get("tokens") or 0.0) if kinds else None
 
 
@@ -170,7 +171,7 @@ def rest(rows: Sequence[Row], kind: str) -> str:
     others = [
         part["speedup"]
         for row in rows
-        for name, part in row["drafting"]["kinds"].items()
+        for name, part in (row["drafting"].get("kinds") or {}).items()
         if name != kind and part.get("speedup") is not None
     ]
     return f" Other kinds: {min(others):.2f}× to {max(others):.2f}×." if others else ""

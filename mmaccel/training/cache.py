@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mmaccel.drafting.base import Seen
+from mmaccel.measure.record import write_atomic
 from mmaccel.training.features import Felt
 
 FACTS = "facts.json"
@@ -30,7 +31,7 @@ class Cache:
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / FACTS
         if not file.is_file():
-            file.write_text(json.dumps(facts, indent=2), encoding="utf-8")
+            write_atomic(file, json.dumps(facts, indent=2))  # several processes may come here at once
         held = json.loads(file.read_text(encoding="utf-8"))
         wrong = sorted(name for name in {*held, *facts} if held.get(name) != facts.get(name))
         if wrong:

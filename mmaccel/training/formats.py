@@ -168,11 +168,13 @@ def save_medusa_full(head: Medusa, folder: str | Path, target: str | Path) -> Pa
     if index.is_file():
         held = json.loads(index.read_text(encoding="utf-8"))
     else:
-        with safe_open(folder / "model.safetensors", "pt") as file:
-            held = {"metadata": {}, "weight_map": dict.fromkeys(file.keys(), "model.safetensors")}
+        shard = "model-00001-of-00002.safetensors"  # readers prefer a file of the plain name to the index
+        (folder / "model.safetensors").rename(folder / shard)
+        with safe_open(folder / shard, "pt") as weights_file:
+            held = {"metadata": {}, "weight_map": dict.fromkeys(weights_file.keys(), shard)}
     tensors = {f"{FULL}{name}": x.detach().cpu().contiguous() for name, x in medusa_tensors(head).items()}
-    save_file(tensors, folder / "medusa_head.safetensors", {"format": "pt"})
-    held["weight_map"] |= dict.fromkeys(tensors, "medusa_head.safetensors")
+    save_file(tensors, folder / "model-medusa-head.safetensors", {"format": "pt"})
+    held["weight_map"] |= dict.fromkeys(tensors, "model-medusa-head.safetensors")
     index.write_text(json.dumps(held, indent=2) + "\n", encoding="utf-8")
     own = {name: value for name, value in medusa_config(head).items() if name != "hidden_size"}
     config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | own

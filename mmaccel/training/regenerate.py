@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mmaccel.attach import attach
+from mmaccel.measure.record import write_atomic
+from mmaccel.models.inputs import prepared
 from mmaccel.training.data import MARK, Conversation, Message
 
 FROM = {"user": "human", "assistant": "gpt", "system": "system"}
@@ -59,8 +61,11 @@ def answered(
     return found
 
 
-def record(conversation: Conversation, messages: Sequence[Message], index: int, folder: Path) -> dict[str, Any]:
-    """One LLaVA record; pictures are written under folder/images.  index: the conversation's place in its source."""
+def record(
+    conversation: Conversation, messages: Sequence[Message], index: int, folder: Path, limit: int
+) -> dict[str, Any]:
+    """One LLaVA record; pictures of at most `limit` pixels are written under folder/images.  index: the conversation's
+    place in its source."""
     pictures: list[str] = []
     turns: list[dict[str, str]] = []
     for message in messages:
@@ -70,7 +75,8 @@ def record(conversation: Conversation, messages: Sequence[Message], index: int, 
         for part in parts:
             if part["type"] == "image":
                 pictures.append(f"{index:07d}-{len(pictures)}.png")
-                part["image"].save(folder / "images" / pictures[-1])
+                picture = prepared(part["image"], limit, conversation.id)  # upright and in RGB, as the target saw it
+                picture.save(folder / "images" / pictures[-1])
                 said.append(MARK)
             else:
                 said.append(part["text"])
@@ -82,8 +88,7 @@ def written(file: Path) -> list[dict[str, Any]]:
     """The records of a run that may have been killed while it wrote; a torn last line is cut off the file."""
     if not file.is_file():
         return []
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()
-        file.write_text("".join(lines), encoding="utf-8")
+    *lines, torn = file.read_text(encoding="utf-8").split("\n")  # a text may hold other marks that end a line
+    if torn:
+        write_atomic(file, "".join(f"{line}\n" for line in lines))
     return [json.loads(line) for line in lines]

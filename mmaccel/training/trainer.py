@@ -9,7 +9,7 @@ import os
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,13 +153,13 @@ class Trainer:
         """The next batch as the target feels it; conversations that it or the pruner refuses are skipped."""
         while True:
             places, found = self.batch()
-            fresh = {place: messages for place, messages in zip(places, found) if not isinstance(messages, Felt)}
+            fresh = [(place, one) for place, one in zip(places, found) if not isinstance(one, Felt)]
             kept = [row for row in found if isinstance(row, Felt)]
             try:
-                good = [self.feel(list(fresh.values()), list(fresh))] if fresh else []
+                good = [self.feel([one for _, one in fresh], [place for place, _ in fresh])] if fresh else []
             except ValueError:  # one of them: each alone then
                 good = []
-                for place, one in fresh.items():
+                for place, one in fresh:
                     try:
                         good.append(self.feel([one], [place]))
                     except ValueError as error:
@@ -181,8 +181,9 @@ class Trainer:
         at, began = (self.cursor, self.skipped, self.failing), time.perf_counter()
         found = self.felt()
         felt_at = time.perf_counter()
-        loss = self.bare.loss(found.seen, found.answer, self.target, **self.plan.loss)
-        loss.total.backward()
+        with frozen(self.vlm.model):
+            loss = self.bare.loss(found.seen, found.answer, self.target, **self.plan.loss)
+            loss.total.backward()
         float(loss.total.detach())  # waits for the device
         ended = time.perf_counter()
         self.bare.zero_grad()
@@ -191,14 +192,8 @@ class Trainer:
         return Trial(felt_at - began, ended - felt_at, columns, answer, size_of(found), tuple(loss.sums))
 
     def run(self) -> Iterator[dict[str, Any]]:
-        frozen = [p for p in self.vlm.model.parameters() if p.requires_grad]
-        for p in frozen:
-            p.requires_grad_(False)
-        try:
+        with frozen(self.vlm.model):
             yield from self.steps()
-        finally:
-            for p in frozen:
-                p.requires_grad_(True)  # the target is left as it was
 
     def steps(self) -> Iterator[dict[str, Any]]:
         sums = Sums()
@@ -258,6 +253,19 @@ class Trainer:
         for name in ("step", "cursor", "cut", "skipped"):
             setattr(self, name, state[name])
         return True
+
+
+@contextmanager
+def frozen(model: Any) -> Iterator[None]:
+    """No gradient reaches the model's weights; it is left as it was."""
+    learning = [p for p in model.parameters() if p.requires_grad]
+    for p in learning:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in learning:
+            p.requires_grad_(True)
 
 
 def live_acceptance(
