@@ -196,9 +196,15 @@ def commit(cache: Cache, tail: int, keep: Tensor) -> None:
     The kept ones are right-aligned; rows that keep fewer get dead columns at the left of the new tail, and the logical
     length shrinks to the longest row's. Positions are the caller's: they do not count dead columns.
     """
-    counts = keep.sum(1).tolist()
+    order = torch.arange(1, tail + 1, device=keep.device)
+    counts, ends = torch.stack([keep.sum(1), (keep * order).amax(1)]).tolist()  # the step's only wait
     longest = max(counts)
     if longest == tail and min(counts) == tail:
+        return
+    if counts == ends and min(counts) == longest:  # the first ones of every row: nothing has to move
+        for stored in layers_of(cache):
+            kept = stored.keys.shape[2] - tail + longest
+            stored.keys, stored.values = stored.keys[:, :, :kept], stored.values[:, :, :kept]
         return
     end = logical_length(cache) - tail + longest
     order = keep.to(torch.int8).argsort(dim=1, stable=True)[:, tail - longest :]  # [B, m] dead first, kept in order

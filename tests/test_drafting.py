@@ -21,7 +21,7 @@ from mmaccel.drafting.assistant import Assistant
 from mmaccel.drafting.base import PADDING, ROOT, Draft, DraftHead, Seen, Target
 from mmaccel.drafting.eagle import Eagle
 from mmaccel.drafting.eagle3 import Eagle3, default_taps, frequent
-from mmaccel.drafting.layer import Keys, Sizes, rotated
+from mmaccel.drafting.layer import Keys, Sizes, rotated, turned
 from mmaccel.drafting.lookup import Lookup
 from mmaccel.drafting.medusa import Medusa
 from mmaccel.drafting.recurrent import Grown, Recurrent
@@ -416,7 +416,7 @@ def test_states_fork_and_select():
     with torch.no_grad():
         first = head.propose(apart, token, position, 5, None)
     assert state.waiting is not None, "what the fork drafted is not in the state it was forked from"
-    assert state.keys.keys.shape[2] == 0
+    assert state.keys.length == 0
     other = state.select(torch.tensor([1]))
     with torch.no_grad():
         both, alone = (
@@ -426,8 +426,8 @@ def test_states_fork_and_select():
     assert paths(both, 1) == paths(alone, 0)
     assert torch.equal(both.tokens, first.tokens)
     assert isinstance(state.keys, Keys)
-    assert state.keys.keys.shape[2] == 4
-    assert Grown.none(state.keys).keys.shape[2] == 0
+    assert state.keys.length == 4
+    assert Grown.none(state.keys).sees.shape[2] == 0
 
 
 # --- through the loop ------------------------------------------------------------------------------------------------
@@ -704,7 +704,7 @@ def test_a_head_on_three_axes_turns_as_its_target_does(family):
     cos, sin = rotary(q, position)
     module = sys.modules[type(rotary).__module__]
     theirs, _ = module.apply_rotary_pos_emb(q, q, cos, sin)
-    assert torch.allclose(rotated(q, position, sizes), theirs, atol=1e-5)
+    assert torch.allclose(rotated(q, *turned(position, sizes)), theirs, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [None, RAGGED], ids=["one", "ragged"])

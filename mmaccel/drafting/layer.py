@@ -4,6 +4,7 @@ in which later steps see their own guesses.
 Knows tensors only. Weights carry the names that published heads carry.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,18 +53,27 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x.float(), x.shape[-1:], None, self.eps).to(x.dtype) * self.weight
 
 
-def rotated(x: Tensor, position: Tensor, sizes: Sizes) -> Tensor:
-    """x [B, H, q, d] at position [1, B, q], or [3, B, q] where pairs turn by time, height and width; halves are rotated
-    as in Llama."""
-    half = x.shape[-1] // 2
-    rate = sizes.rope_theta ** -(torch.arange(half, device=x.device, dtype=torch.float32) / half)
-    angle = position[..., None].float() * rate  # [A, B, q, d / 2]
+def turned(position: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
+    """(cos, sin), both [B, 1, q, d / 2] in fp32, of position [1, B, q], or [3, B, q] where pairs turn by time, height
+    and width."""
+    angle = position[..., None].float() * rates(sizes, position.device)  # [A, B, q, d / 2]
     if len(position) > 1:
-        axis = axes_of(sizes).to(x.device).expand(1, *angle.shape[1:])
+        axis = axes_of(sizes).to(angle.device).expand(1, *angle.shape[1:])
         angle = angle.gather(0, axis)
-    angle = angle[0][:, None]  # [B, 1, q, d / 2]
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    low, high = x[..., :half], x[..., half:]
+    angle = angle[0][:, None]
+    return angle.cos(), angle.sin()
+
+
+@functools.cache
+def rates(sizes: Sizes, device: torch.device) -> Tensor:
+    half = sizes.head_dim // 2
+    return sizes.rope_theta ** -(torch.arange(half, device=device, dtype=torch.float32) / half)
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [B, H, q, d]; halves are rotated as in Llama."""
+    low, high = x.chunk(2, -1)
+    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
 
 
@@ -77,26 +87,53 @@ def axes_of(sizes: Sizes) -> Tensor:
     return axis
 
 
+ROOM = 64  # slots that a buffer has beyond what it needs when it is made
+
+
 @dataclass
 class Keys:
-    """keys, values: [B, Hkv, L, d].  valid: [B, L] slots that are a row's own."""
+    """Of the columns that were run. keys, values: [B, Hkv, room, d], of which the first `length` are held; what a draft
+    lays behind them is written over.  valid: [B, length] slots that are a row's own.  whole: all of them, for sure."""
 
     keys: Tensor
     values: Tensor
     valid: Tensor
+    whole: bool = True
 
     @classmethod
     def none(cls, rows: int, sizes: Sizes, device: Any, dtype: torch.dtype) -> "Keys":
         empty = torch.empty(rows, sizes.kv_heads, 0, sizes.head_dim, device=device, dtype=dtype)
         return cls(empty, empty, torch.empty(rows, 0, dtype=torch.bool, device=device))
 
-    def append(self, keys: Tensor, values: Tensor, valid: Tensor) -> "Keys":
-        return Keys(
-            torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2), torch.cat([self.valid, valid], 1)
-        )
+    @property
+    def length(self) -> int:
+        return self.valid.shape[1]
+
+    def lay(self, keys: Tensor, values: Tensor, after: int = 0) -> tuple[Tensor, Tensor]:
+        """Writes them `after` slots behind what is held; views of everything up to there."""
+        begin = self.length + after
+        end = begin + keys.shape[2]
+        if end > self.keys.shape[2]:
+            more = end + ROOM - self.keys.shape[2]
+            self.keys, self.values = (F.pad(x, (0, 0, 0, more)) for x in (self.keys, self.values))
+        self.keys[:, :, begin:end], self.values[:, :, begin:end] = keys, values
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def hold(self, valid: Tensor, whole: bool) -> None:
+        """The next valid.shape[1] slots are held from now on."""
+        self.valid, self.whole = torch.cat([self.valid, valid], 1), self.whole and whole
+
+    def mask(self, more: Tensor | None = None) -> Tensor | None:
+        """[B, k, length + n] with more [B, k, n] bool behind; [B, 1, length] without; None where all is seen."""
+        if more is None:
+            return None if self.whole else self.valid[:, None]
+        return torch.cat([self.valid[:, None].expand(-1, more.shape[1], -1), more], 2)
 
     def select(self, rows: Tensor) -> "Keys":
-        return Keys(self.keys[rows], self.values[rows], self.valid[rows])
+        return Keys(self.keys[rows], self.values[rows], self.valid[rows], self.whole)
+
+    def fork(self) -> "Keys":
+        return Keys(self.keys.clone(), self.values.clone(), self.valid, self.whole)
 
 
 class Attention(nn.Module):
@@ -115,12 +152,18 @@ class Attention(nn.Module):
             proj(x).unflatten(-1, (-1, self.sizes.head_dim)).transpose(1, 2)
             for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
-        return rotated(q, position, self.sizes), rotated(k, position, self.sizes), v
+        cos, sin = turned(position, self.sizes)
+        return rotated(q, cos, sin), rotated(k, cos, sin), v
 
-    def forward(self, q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
-        """q [B, H, q, d] over keys [B, Hkv, L, d], seen [B, q, L] bool → [B, q, width]."""
-        mixed = F.scaled_dot_product_attention(q, keys, values, seen[:, None], enable_gqa=True)  # [B, H, q, d]
-        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+    def forward(self, q: Tensor, keys: Tensor, values: Tensor, seen: Tensor | None) -> Tensor:
+        """q [B, H, q, d], few of them, over keys [B, Hkv, L, d], seen [B, q, L] bool or None = all → [B, q, width]."""
+        (B, H, n, d), groups = q.shape, keys.shape[1]
+        score = q.reshape(B, groups, -1, d) @ keys.transpose(2, 3) * d**-0.5  # [B, Hkv, H / Hkv · q, L]
+        if seen is not None:
+            parted = score.view(B, groups, H // groups, n, -1)
+            score = parted.masked_fill(~seen[:, None, None], -torch.inf).flatten(2, 3)
+        mixed = score.float().softmax(-1).to(values.dtype) @ values  # [B, Hkv, H / Hkv · q, d]
+        return self.o_proj(mixed.view(B, H, n, d).transpose(1, 2).flatten(2))
 
     def unrolled(self, q: Tensor, keys: list[Tensor], values: list[Tensor], seen: Tensor) -> Tensor:
         """Training: q of step i over the true keys of step 0 ([B, Hkv, n, d], seen [B, q, n]) and, of each later step

@@ -43,7 +43,7 @@ class Drafting(DraftState):
     sight: Tensor | None = None
 
     def fork(self) -> "Drafting":
-        return replace(self)
+        return replace(self, keys=self.keys.fork())
 
     def select(self, rows: Tensor) -> "Drafting":
         waiting = None if self.waiting is None else self.waiting.select(rows)
@@ -129,13 +129,17 @@ class Recurrent(DraftHead):
         if limit < 1:
             return Draft.empty(len(token), token.device)
         feature = self.catch_up(state, token)  # [B, 1, D]
+        at = self.place(position)  # [A, B, 1]
+        if self.beam == 1:
+            return self.chain(state, feature, at, min(self.levels, self.nodes, limit))
         pool = Pool(self.beam, self.names())
         frontier = pool.offer(self.logits(state.target, feature).log_softmax(-1))
-        at = self.place(position)  # [A, B, 1]
         tree = Grown.none(state.keys)
         hidden = feature.expand(-1, frontier.tokens.shape[1], -1)
         for level in range(1, min(self.levels, limit)):
-            hidden, tree = self.grow(state, tree, frontier, hidden, at + level - 1)
+            tree = tree.add(frontier.tokens.shape[1])
+            laid = tree.sees.shape[2] - frontier.tokens.shape[1]
+            hidden = self.run(state, frontier.tokens, hidden, at + level - 1, laid, state.keys.mask(tree.sees))
             before = frontier
             frontier = pool.offer(self.logits(state.target, hidden).log_softmax(-1), before)
             came = tree.came_from(frontier, pool, before)  # [B, k] which of the nodes just run each child hangs on
@@ -159,10 +163,10 @@ class Recurrent(DraftHead):
             residual, read = pick(residual, order), pick(read, order)
             position = position.expand(-1, len(order), -1).gather(2, order.expand(len(position), -1, -1))
         q, k, v = self.attention.heads(read, position)
-        past, m = state.keys.valid, read.shape[1]
-        state.keys = state.keys.append(k, v, valid)
-        seen_by = torch.cat([past[:, None].expand(-1, m, -1), causal(valid)], 2)  # [B, m, L]
-        mixed = self.attention(q[:, :, -1:], state.keys.keys, state.keys.values, seen_by[:, -1:])
+        keys, values = state.keys.lay(k, v)
+        alone = len(valid) == 1  # one row has no holes but those of its prompt
+        state.keys.hold(valid, alone and (state.keys.length > 0 or bool(valid.all())))
+        mixed = self.attention(q[:, :, -1:], keys, values, state.keys.mask())  # the last one sees all that is valid
         return self.rest(residual[:, -1:], mixed)
 
     def place(self, position: Tensor) -> Tensor:
@@ -180,18 +184,28 @@ class Recurrent(DraftHead):
             embeds = embeds.masked_fill(seen.visual[..., None], 0.0)
         return embeds
 
-    def grow(
-        self, state: Drafting, tree: "Grown", frontier: Frontier, hidden: Tensor, position: Tensor
-    ) -> tuple[Tensor, "Grown"]:
-        """Runs the frontier [B, k]: every node sees all true columns, its ancestors and itself."""
-        entered = self.enter(state.target.embed(frontier.tokens), hidden, sight=state.sight)  # [B, k, …]
-        residual, read, k = entered.residual, entered.read, entered.read.shape[1]
-        query, key, value = self.attention.heads(read, position.expand(-1, -1, k))
-        tree = tree.add(key, value)
-        keys = torch.cat([state.keys.keys, tree.keys], 2)
-        values = torch.cat([state.keys.values, tree.values], 2)
-        seen = torch.cat([state.keys.valid[:, None].expand(-1, k, -1), tree.sees], 2)
-        return self.rest(residual, self.attention(query, keys, values, seen)), tree
+    def chain(self, state: Drafting, feature: Tensor, at: Tensor, count: int) -> Draft:
+        """`count` first choices, each below the one before; at: [A, B, 1] of the token above the first."""
+        tokens: list[Tensor] = []
+        for level in range(count):
+            if level:
+                own = None if state.keys.whole else state.keys.valid.new_ones(len(feature), 1, level)
+                mask = None if own is None else state.keys.mask(own)
+                feature = self.run(state, tokens[-1][:, None], feature, at + level - 1, level - 1, mask)
+            best = self.logits(state.target, feature)[:, -1].argmax(-1)
+            names = self.names()
+            tokens.append(best if names is None else names[best])
+        return Draft.chain(torch.stack(tokens, 1))
+
+    def run(
+        self, state: Drafting, tokens: Tensor, hidden: Tensor, position: Tensor, laid: int, mask: Tensor | None
+    ) -> Tensor:
+        """[B, k, D] the features of drafted tokens [B, k], whose parents' are hidden [B, k, D]; their keys are laid
+        behind those of `laid` nodes.  mask: [B, k, L], None = they see all columns, nodes and themselves."""
+        entered = self.enter(state.target.embed(tokens), hidden, sight=state.sight)
+        query, key, value = self.attention.heads(entered.read, position.expand(-1, -1, tokens.shape[1]))
+        keys, values = state.keys.lay(key, value, laid)
+        return self.rest(entered.residual, self.attention(query, keys, values, mask))
 
     # -- training --
 
@@ -247,23 +261,18 @@ def pick(x: Tensor, at: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Grown:
-    """The drafted nodes that have run. keys, values: [B, Hkv, n, d].  sees: [B, k, n] which of them each node of the
-    last level sees."""
+    """sees: [B, k, n] which of the n nodes that have run each node of the last level sees."""
 
-    keys: Tensor
-    values: Tensor
     sees: Tensor
 
     @classmethod
     def none(cls, like: Keys) -> "Grown":
-        empty = like.keys[:, :, :0]
-        return cls(empty, empty, like.valid.new_zeros(len(like.valid), 1, 0))
+        return cls(like.valid.new_zeros(len(like.valid), 1, 0))
 
-    def add(self, keys: Tensor, values: Tensor) -> "Grown":
-        k = keys.shape[2]
-        own = torch.eye(k, dtype=torch.bool, device=keys.device).expand(len(keys), -1, -1)
-        sees = torch.cat([self.sees.expand(-1, k, -1), own], 2)
-        return Grown(torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2), sees)
+    def add(self, count: int) -> "Grown":
+        """With `count` nodes more, which see themselves too."""
+        own = torch.eye(count, dtype=torch.bool, device=self.sees.device).expand(len(self.sees), -1, -1)
+        return Grown(torch.cat([self.sees.expand(-1, count, -1), own], 2))
 
     def came_from(self, frontier: Frontier, pool: Pool, before: Frontier) -> Tensor:
         """[B, k] the index, among the nodes that ran last, of each frontier node's parent."""
@@ -271,4 +280,4 @@ class Grown:
         return (parents[:, :, None] == before.pool[:, None, :]).to(torch.int8).argmax(2)
 
     def follow(self, came: Tensor) -> "Grown":
-        return Grown(self.keys, self.values, self.sees.gather(1, came[..., None].expand(-1, -1, self.sees.shape[2])))
+        return Grown(self.sees.gather(1, came[..., None].expand(-1, -1, self.sees.shape[2])))
