@@ -294,11 +294,11 @@ def slow_given(head: Recurrent, seen: Seen, row: int, at: int) -> Tensor:
         assert seen.hidden is not None
         return seen.hidden[row, at]
     assert isinstance(head, Eagle3)
-    parts = [tap[row, at] for tap in seen.taps]
+    fused = torch.cat([tap[row, at] for tap in seen.taps])
+    fused = fused if head.input_norm is None else rms(fused, head.input_norm)
     if head.fc_norm is not None:
-        parts = [rms(part, norm) for part, norm in zip(parts, head.fc_norm)]
-    fused = torch.cat(parts)
-    return head.fc.weight @ (fused if head.input_norm is None else rms(fused, head.input_norm))
+        fused = torch.cat([rms(part, norm) for part, norm in zip(fused.split(WIDTH), head.fc_norm)])
+    return head.fc.weight @ fused
 
 
 def eagle3(**more: Any) -> Eagle3:

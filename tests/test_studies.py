@@ -3,6 +3,7 @@
 import csv
 import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -119,10 +120,14 @@ def test_a_slower_work_costs_more_and_rounds_rotate() -> None:
 @pytest.mark.parametrize(
     "folder", sorted((conf_dir().parent / "experiments").glob("*/")), ids=lambda folder: folder.name
 )
-def test_every_study_has_its_experiment_and_its_finding(folder: Path) -> None:
-    assert (conf_dir() / "experiment" / f"{folder.name}.yaml").is_file()
+def test_every_study_has_its_command_its_points_and_its_finding(folder: Path) -> None:
+    """One experiment, or the commands and scripts that were run one after the other."""
     text = (folder / "README.md").read_text(encoding="utf-8")
-    assert f"+experiment={folder.name}" in text
-    assert (folder / "points.csv").is_file()
-    for heading in ("## Question", "## Finding"):
+    for heading in ("## Question", "## Command", "## Points", "## Finding"):
         assert heading in text
+    assert list(folder.glob("points.*"))
+    scripts = re.findall(r"python (scripts/\w+\.py)", text)
+    assert all((folder.parents[1] / script).is_file() for script in scripts)
+    named = set(re.findall(r"\+experiment=(\w+)", text))
+    assert named <= {file.stem for file in (conf_dir() / "experiment").glob("*.yaml")}
+    assert folder.name in named or scripts or "job=" in text

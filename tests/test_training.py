@@ -285,7 +285,14 @@ def test_heads_come_back_from_the_disk(vlm, tmp_path):
     assert json.loads((tmp_path / "medusa" / "config.json").read_text())["base_model_name_or_path"] == "tiny"
     assert "bias" in json.loads((tmp_path / "eagle" / "config.json").read_text())
     # the public code draws a random embedding for a config that names the target's width, and says nothing
-    assert "target_hidden_size" not in json.loads((tmp_path / "eagle3" / "config.json").read_text())
+    config = json.loads((tmp_path / "eagle3" / "config.json").read_text())
+    assert "target_hidden_size" not in config
+    assert config["num_aux_hidden_states"] == 2
+    assert {"d2t", "t2d"} <= set(load_file(tmp_path / "eagle3" / "model.safetensors"))
+    whole = new_head("eagle3", vlm.model.config, {"taps": (1, 2)})  # says every word: engines have no place for a map
+    folder = save_head(whole, tmp_path / "whole")
+    assert not {"d2t", "t2d"} & set(load_file(folder / "model.safetensors"))
+    assert all(torch.equal(x, whole.state_dict()[key]) for key, x in load_head(folder).state_dict().items())
     assert sorted(load_file(tmp_path / "medusa" / "medusa_lm_head.safetensors"))[:3] == [
         "0.0.linear.bias", "0.0.linear.weight", "0.1.linear.bias",
     ]  # fmt: skip

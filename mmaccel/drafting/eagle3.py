@@ -86,11 +86,12 @@ class Eagle3(Recurrent):
 
     def given(self, seen: Seen) -> Tensor:
         """g, the fused taps."""
-        parts = [tap.to(self.fc.weight.dtype) for tap in seen.taps]
+        fused = torch.cat([tap.to(self.fc.weight.dtype) for tap in seen.taps], -1)
+        if self.input_norm is not None:  # first, as engines have it where a head has both norms
+            fused = self.input_norm(fused)
         if self.fc_norm is not None:
-            parts = [norm(part) for norm, part in zip(self.fc_norm, parts)]
-        fused = torch.cat(parts, -1)
-        return self.fc(fused if self.input_norm is None else self.input_norm(fused))
+            fused = torch.cat([norm(x) for norm, x in zip(self.fc_norm, fused.split(self.tapped, -1))], -1)
+        return self.fc(fused)
 
     def pair(self, embeds: Tensor, hidden: Tensor) -> Pair:
         layer = self.midlayer

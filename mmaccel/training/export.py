@@ -12,7 +12,7 @@ from mmaccel.drafting.base import DraftHead
 from mmaccel.drafting.eagle import Eagle
 from mmaccel.drafting.eagle3 import Eagle3
 from mmaccel.drafting.vispec import ViSpec
-from mmaccel.training.formats import save_head, save_speculators
+from mmaccel.training.formats import EAGLE3_FLAGS, save_head, save_speculators
 
 VLLM_TARGETS = (
     "llava", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "mistral3", "pixtral", "llama4", "gemma4", "minicpmv",
@@ -61,6 +61,11 @@ def cautions(head: DraftHead, config: Mapping[str, Any]) -> list[str]:
             found.append(
                 "SGLang feeds merged features at a picture's columns; this head was trained on the placeholder."
             )
+        odd = [name for name in EAGLE3_FLAGS if getattr(head, name, None) not in (None, False)]
+        odd += ["norm_before_fc"] if head.input_norm is not None else []
+        if odd or len(head.taps) != 3:
+            told = f"{', '.join(sorted(set(odd))) or 'no norms of 3.1'} and {len(head.taps)} taps"
+            found.append(f"SGLang knows three taps and none of EAGLE-3.1's norms; this head has {told}.")
         if min(head.taps) == 0:
             found.append("SGLang has no name for the embeddings, which this head taps.")
     elif isinstance(head, Eagle) and not isinstance(head, ViSpec):

@@ -43,7 +43,7 @@ def save_head(head: DraftHead, folder: str | Path, more: Mapping[str, Any] | Non
     if isinstance(head, Eagle):
         config, tensors = eagle_config(head), dict(head.state_dict())
     elif isinstance(head, Eagle3):
-        config, tensors = eagle3_config(head), dict(head.state_dict())
+        config, tensors = eagle3_config(head), eagle3_tensors(head)
     elif isinstance(head, Medusa):
         config, tensors, file = medusa_config(head), medusa_tensors(head), "medusa_lm_head.safetensors"
     else:
@@ -152,7 +152,7 @@ def save_speculators(
         **outer, OURS: ours,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    tensors = {name.replace("midlayer.", "layers.0.", 1): x for name, x in head.state_dict().items()}
+    tensors = {name.replace("midlayer.", "layers.0.", 1): x for name, x in eagle3_tensors(head).items()}
     save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, folder / "model.safetensors")
     return folder
 
@@ -243,10 +243,18 @@ def eagle3_config(head: Eagle3) -> dict[str, Any]:
     flags |= {"target_hidden_size": head.tapped} if head.tapped != head.sizes.width else {}
     return layer_config(head.sizes, head.rope) | flags | {
         "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": len(head.d2t),
-        "eagle_config": nested,
+        "eagle_config": nested, "num_aux_hidden_states": len(head.taps),  # vLLM takes 3 where it is not told
         "eagle_aux_hidden_state_layer_ids": write_taps(head.taps, "vllm"),
         OURS: {"head": "eagle3"} | {name: getattr(head, name) for name in EAGLE_DIALS},
     }  # fmt: skip
+
+
+def eagle3_tensors(head: Eagle3) -> dict[str, Tensor]:
+    """Without the two maps where it says every word of the target: vLLM then has no place for them."""
+    tensors = dict(head.state_dict())
+    if len(head.d2t) == len(head.t2d):
+        del tensors["d2t"], tensors["t2d"]
+    return tensors
 
 
 def eagle3(config: Mapping[str, Any], tensors: dict[str, Tensor], dials: Mapping[str, Any]) -> Eagle3:
