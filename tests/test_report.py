@@ -290,6 +290,15 @@ def test_drafting_is_told_by_its_longest_answers_and_called_templated():
     assert "depth of the draft (caption)" in drafting_html(rows)
 
 
+def test_drafted_curves_take_no_methods_colour():
+    rows = [BASE, row("f", "fastv", 300, 0.8, -0.1), row("f + e", "fastv", 300, 0.8, -0.1, draft="e"),
+            row("p", "pyramid", 300, 0.8, -0.1)]  # fmt: skip
+    slots = {one.name: one.slot for one in all_series(rows, "mean_visual")}
+    plain = {one.name: one.slot for one in all_series([r for r in rows if not r.get("draft")], "mean_visual")}
+    assert plain == {"fastv": 0, "pyramid": 1}
+    assert slots == plain | {"fastv + e": 2}
+
+
 def test_controls_are_no_methods_and_slots_do_not_move():
     rows = [BASE, row("r", "random", 1, 0.5, -0.1), row("f", "fastv", 2, 0.5, -0.1), row("p", "pool", None, 0.5, -0.1)]
     found = {one.name: one for one in all_series(rows, "mean_visual")}

@@ -115,6 +115,7 @@ def finding(one: Any) -> Markup:
 def curves(rows: Sequence[Row]) -> Markup:
     """Accuracy against every cost that was measured."""
     measured = [axis for axis in AXES if any(row.get(axis) is not None for row in rows)]
+    rows = [row for row in rows if not row.get("draft") or row.get("accuracy") is not None]
     plain = [row for row in rows if not row.get("draft")]
     drawn = [figure(rows if axis.startswith("e2e") else plain, axis, AXES[axis]) for axis in measured]
     lead = "Bars are 95 % bootstrap intervals over samples; the dotted line and its band are the unpruned model. "

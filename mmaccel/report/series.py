@@ -48,12 +48,13 @@ def name_of(row: Row) -> str:
 
 
 def groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Curve name → rows, the baseline left out, methods before controls."""
+    """Curve name → rows, the baseline left out, methods before those that draft, and controls last: what a chart leaves
+    out behind them changes no colour."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         if not row.get("baseline"):
             found.setdefault(name_of(row), []).append(row)
-    return dict(sorted(found.items(), key=lambda item: is_control(item[1][0])))
+    return dict(sorted(found.items(), key=lambda item: (is_control(item[1][0]), bool(item[1][0].get("draft")))))
 
 
 def is_control(row: Row) -> bool:
