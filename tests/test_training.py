@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from PIL import Image
 from running import write_tiny_llava
 from safetensors.torch import load_file, save_file
@@ -465,6 +466,20 @@ def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(vlm, chats, tmp_path
     assert all(torch.equal(p, before[name]) for name, p in vlm.model.named_parameters())
     with pytest.raises(ValueError, match="was trained with seed 0, now 1"):
         Trainer(vlm, eagle_for(vlm), chats, replace(PLAN, seed=1), tmp_path / "part").resume()
+
+
+def test_mixed_precision_learns_and_keeps_fp32_weights(vlm, chats, tmp_path):
+    exact = trained(vlm, chats, tmp_path / "fp32")[1]
+    AcceleratorState._reset_state()  # one precision a process
+    try:
+        mixed, lines = trained(vlm, chats, tmp_path / "bf16", replace(PLAN, mixed="bf16"))
+    finally:
+        AcceleratorState._reset_state()
+    assert all(p.dtype == torch.float32 for p in mixed.bare.parameters())
+    assert lines[-1]["loss_0"] == pytest.approx(exact[-1]["loss_0"], rel=0.05)
+    assert lines[-1]["loss_0"] != exact[-1]["loss_0"]
+    with pytest.raises(ValueError, match="mixed: got 'fp8', valid are no and bf16"):
+        replace(PLAN, mixed="fp8")
 
 
 def test_accumulation_is_a_larger_batch(vlm, tmp_path):

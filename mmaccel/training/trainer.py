@@ -34,7 +34,8 @@ CHECKPOINT = "trainer.pt"
 class Plan:
     """steps: optimiser steps.  batch: conversations of one forward of one process.  accumulate: forwards of one step.
     rate: of AdamW, after `warmup` steps, falling to 0 by a cosine.  loss: arguments of the head's own loss.  longest:
-    columns of a conversation, null = all.  seed: of the order of the data and the noise."""
+    columns of a conversation, null = all.  mixed: precision of the head's own arithmetic, its weights stay fp32.
+    seed: of the order of the data and the noise."""
 
     steps: int = 1000
     batch: int = 8
@@ -45,6 +46,7 @@ class Plan:
     clip: float = 1.0
     loss: Mapping[str, Any] = field(default_factory=dict)
     longest: int | None = None
+    mixed: str = "no"
     seed: int = 0
     save_every: int = 200
     say_every: int = 20
@@ -53,6 +55,8 @@ class Plan:
         for name in ("steps", "batch", "accumulate", "save_every", "say_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, valid are whole numbers from 1 on")
+        if self.mixed not in ("no", "bf16"):
+            raise ValueError(f"mixed: got {self.mixed!r}, valid are no and bf16")
 
     def share(self, step: int) -> float:
         """Of the rate, at optimiser step `step`."""
@@ -107,7 +111,9 @@ class Trainer:
         cache: Cache | None = None,
     ) -> None:  # fmt: skip
         cpu = vlm.device.type == "cpu"
-        self.accelerator = Accelerator(gradient_accumulation_steps=plan.accumulate, cpu=cpu)
+        self.accelerator = Accelerator(
+            gradient_accumulation_steps=plan.accumulate, cpu=cpu, mixed_precision=plan.mixed
+        )
         self.vlm, self.source, self.plan, self.folder, self.pruner = vlm, source, plan, Path(folder), pruner
         self.cache = cache
         self.target = Target.of(vlm.model)
