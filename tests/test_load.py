@@ -505,7 +505,7 @@ def test_other_models_and_foreign_tokenizers_are_refused(broken):
 
 def test_every_model_yaml_loads_a_folder_of_its_family(folders):
     for name in names("model"):
-        family = {"pico": "llava"}.get(name, name)
+        family = {"pico": "llava", "pico1": "llava"}.get(name, name)
         assert isinstance(build("model", name, {"path": str(folders[family])}), VLM)
     with pytest.raises(ValueError, match="valid keys are path, dtype"):
         build("model", "llava", {"pathh": "x"})

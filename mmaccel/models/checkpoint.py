@@ -16,7 +16,7 @@ from mmaccel.models.family import model_types
 from mmaccel.models.inputs import read_json
 from mmaccel.models.pictures import LAYOUTS
 
-EMBEDDED = ("pico", "embedded")
+EMBEDDED = {"pico": "pico", "embedded": "pico", "pico1": "pico1"}  # name → folder of mmaccel/assets
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]  # of a Hub repository; everything but the weights
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -61,7 +61,7 @@ class Checkpoint:
 
 
 def checkpoint(path: str | Path, revision: str | None = None) -> Checkpoint:
-    """The checkpoint at `path` (a folder, `pico`, or a Hub name), checked as far as that goes without loading it."""
+    """The checkpoint at `path` (a folder, `pico`, `pico1`, a Hub name), checked as far as that goes without loading it."""
     folder, commit = located(path, revision)
     config = checked_config(folder)
     check_processor_files(folder)
@@ -76,7 +76,7 @@ def checkpoint(path: str | Path, revision: str | None = None) -> Checkpoint:
 def located(path: str | Path, revision: str | None) -> tuple[Path, str | None]:
     """The folder of the small files, and the Hub commit they are of."""
     if str(path) in EMBEDDED:
-        folder = Path(__file__).resolve().parents[1] / "assets" / "pico"
+        folder = Path(__file__).resolve().parents[1] / "assets" / EMBEDDED[str(path)]
     else:
         folder = Path(path).expanduser()
     if folder.is_dir():
