@@ -61,7 +61,7 @@ class Checkpoint:
 
 
 def checkpoint(path: str | Path, revision: str | None = None) -> Checkpoint:
-    """The checkpoint at `path` (a folder, `pico`, `pico1`, a Hub name), checked as far as that goes without loading it."""
+    """The checkpoint at `path` (a folder, an embedded name, a Hub name), checked as far as goes without loading it."""
     folder, commit = located(path, revision)
     config = checked_config(folder)
     check_processor_files(folder)
