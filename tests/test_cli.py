@@ -69,7 +69,7 @@ def test_the_list_and_mistakes_import_nothing_heavy(tmp_path):
         (["+machine.cores=2"], "unknown key machine.cores; valid under machine: attention, device, dtype, threads"),
         (["+sampler.topk=2"], "unknown key sampler.topk (did you mean sampler.top_k?)"),
         (["pruner=fastvv"], "unknown pruner 'fastvv' (did you mean fastv?); valid are fastv"),
-        (["+experiment=nope"], "unknown experiment 'nope'; valid are fastv_sweep"),
+        (["+experiment=nope"], "unknown experiment 'nope'; valid are draft_overhead, fastv_sweep"),
         (["job=evalute"], "unknown job 'evalute' (did you mean evaluate?)"),
         (["pruner=fastv", "pruner.ratio=0.3,0.5"], "are spelled sweep.pruner.ratio=[0.3,0.5]"),
         (["pruner=fastv", "pruner.ratio=0.3,0.5", "-m"], "are spelled sweep.pruner.ratio=[0.3,0.5]"),

@@ -66,10 +66,8 @@ def draft_heads(points: list[Point], text: Any, foreign: bool) -> dict[str, Any]
     built = {name: registry.instantiate(node, foreign=foreign) for name, node in nodes.items()}
     for name, head in built.items():
         head.fits(text.hidden_size, text.vocab_size)
-        if head.pruner is not None and any(point.node and point.draft and point.draft[0] == name for point in points):
-            raise ValueError(
-                f"draft.pruner of {name}: got one where the target is pruned too; valid is either (pruner=keep_all)"
-            )
+        if head.pruner and any(point.node and point.draft and point.draft[0] == name for point in points):
+            raise ValueError(f"draft.pruner of {name}: got one where the target is pruned too; valid is either")
     return {point.name: built[point.draft[0]] for point in points if point.draft}
 
 
