@@ -186,14 +186,13 @@ class Recurrent(DraftHead):
 
     def chain(self, state: Drafting, feature: Tensor, at: Tensor, count: int) -> Draft:
         """`count` first choices, each below the one before; at: [A, B, 1] of the token above the first."""
-        tokens: list[Tensor] = []
+        tokens, names = list[Tensor](), self.names()
         for level in range(count):
             if level:
                 own = None if state.keys.whole else state.keys.valid.new_ones(len(feature), 1, level)
                 mask = None if own is None else state.keys.mask(own)
                 feature = self.run(state, tokens[-1][:, None], feature, at + level - 1, level - 1, mask)
             best = self.logits(state.target, feature)[:, -1].argmax(-1)
-            names = self.names()
             tokens.append(best if names is None else names[best])
         return Draft.chain(torch.stack(tokens, 1))
 

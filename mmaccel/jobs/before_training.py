@@ -1,14 +1,28 @@
-"""What is opened and said before the first step of a training: kept features, memory, disk, time."""
+"""What is opened and said before the first step of a training: the target, kept features, memory, disk, time."""
 
 import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from rich.console import Console
 
+from mmaccel import registry
+from mmaccel.jobs.gate import model_node
+from mmaccel.jobs.task import Task
 from mmaccel.training.cache import Cache
 from mmaccel.training.estimate import giga, memory, said
 from mmaccel.training.trainer import Plan, Trainer
+
+
+def target_of(task: Task) -> tuple[Any, Any | None]:
+    """(the loaded target, the pruner that it works under or None)."""
+    config = task.config
+    if config["machine"]["threads"]:
+        torch.set_num_threads(config["machine"]["threads"])
+    vlm = registry.instantiate(model_node(config), foreign=task.foreign)
+    whole = task.choices.get("pruner", "keep_all") == "keep_all"
+    return vlm, None if whole else registry.instantiate(config["pruner"], foreign=task.foreign)
 
 
 def opened_cache(

@@ -11,9 +11,18 @@ import torch
 
 from mmaccel.decoding.speculate import Speculate
 from mmaccel.drafting.replay import Replay
-from mmaccel.jobs.study import Timed, each_model, median, paired_rounds, relative_cost, rounded, show_rows, write_study
+from mmaccel.jobs.study import (
+    Timed,
+    each_model,
+    median,
+    paired_rounds,
+    picture_prompt,
+    relative_cost,
+    rounded,
+    show_rows,
+    write_study,
+)
 from mmaccel.jobs.task import Task
-from mmaccel.models.random_weights import random_features, random_prompt
 
 
 @dataclass(frozen=True)
@@ -35,8 +44,7 @@ class DraftOverhead:
         rows: list[dict[str, Any]] = []
         rounds: dict[str, Any] = {}
         for name, geometry, model in each_model(task, self.geometries):
-            prompt = random_prompt(geometry, before=self.before, after=self.after, device=device, seed=seed)
-            prompt |= {"mm_encoder_outputs": random_features(model, geometry, seed)}
+            prompt = picture_prompt(model, geometry, self.before, self.after, device, seed)
             asked = Asked(model, prompt, self.tokens)
             plain = asked(None)
             answer = plain[0, prompt["input_ids"].shape[1] :].tolist()

@@ -13,9 +13,18 @@ from torch import Tensor
 from mmaccel.attach import attach
 from mmaccel.cache import cache_argument, cache_in, fork, layers_of, logical_length
 from mmaccel.decoding.speculate import Speculate
-from mmaccel.jobs.study import Timed, each_model, median, paired_rounds, relative_cost, rounded, show_rows, write_study
+from mmaccel.jobs.study import (
+    Timed,
+    each_model,
+    median,
+    paired_rounds,
+    picture_prompt,
+    relative_cost,
+    rounded,
+    show_rows,
+    write_study,
+)
 from mmaccel.jobs.task import Task
-from mmaccel.models.random_weights import random_features, random_prompt
 from mmaccel.pruning.fastv import FastV
 from mmaccel.pruning.keep_all import KeepAll
 
@@ -38,8 +47,7 @@ class MechanismOverhead:
         rows: list[dict[str, Any]] = []
         rounds: dict[str, Any] = {}
         for name, geometry, model in each_model(task, self.geometries):
-            prompt = random_prompt(geometry, before=self.before, after=self.after, device=device, seed=seed)
-            prompt |= {"mm_encoder_outputs": random_features(model, geometry, seed)}
+            prompt = picture_prompt(model, geometry, self.before, self.after, device, seed)
             for what, works in (
                 ("loop", self.loops(model, prompt)),
                 ("decode step after pruning", self.decode_steps(model, prompt)),

@@ -16,6 +16,7 @@ from mmaccel.jobs.study import (
     each_model,
     median,
     paired_rounds,
+    picture_prompt,
     relative_cost,
     rounded,
     show_rows,
@@ -23,7 +24,7 @@ from mmaccel.jobs.study import (
 )
 from mmaccel.jobs.task import Task
 from mmaccel.measure.cost import Geometry, ledger
-from mmaccel.models.random_weights import LlavaGeometry, random_features, random_prompt
+from mmaccel.models.random_weights import LlavaGeometry
 from mmaccel.pruning.fastv import FastV
 from mmaccel.report.studies import efficiency_figure
 
@@ -56,10 +57,7 @@ class PrefillScaling:
         show_rows(f"prefill: share of the saved MACs that the clock shows (target {TARGET})", rows)
 
     def works(self, model: Any, geometry: LlavaGeometry, device: str, seed: int) -> dict[str, Timed]:
-        prompt: dict[str, Any] = dict(
-            random_prompt(geometry, before=self.before, after=self.after, device=device, seed=seed)
-        )
-        prompt["mm_encoder_outputs"] = random_features(model, geometry, seed)
+        prompt = picture_prompt(model, geometry, self.before, self.after, device, seed)
 
         @torch.no_grad()
         def bare() -> None:

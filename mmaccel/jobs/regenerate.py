@@ -16,8 +16,8 @@ from rich.progress import Progress
 
 from mmaccel import registry
 from mmaccel.decoding.sampling import generate_options
+from mmaccel.jobs.before_training import target_of
 from mmaccel.jobs.folder import noted, opened
-from mmaccel.jobs.gate import model_node
 from mmaccel.jobs.task import Task
 from mmaccel.measure.provenance import provenance
 from mmaccel.training.data import Conversation, Source
@@ -41,16 +41,12 @@ class Regenerate:
         source = registry.instantiate(config["data"], foreign=task.foreign)
         folder = opened(task)
         (folder / "images").mkdir(exist_ok=True)
-        if config["machine"]["threads"]:
-            torch.set_num_threads(config["machine"]["threads"])
-        vlm = registry.instantiate(model_node(config), foreign=task.foreign)
-        whole = task.choices.get("pruner", "keep_all") == "keep_all"
-        pruner = None if whole else registry.instantiate(config["pruner"], foreign=task.foreign)
+        vlm, pruner = target_of(task)
         noted(folder, provenance(vlm.model, vlm.path, config["seed"]))
         done = [line["index"] for line in written(folder / FILE)]
         first = done[-1] // self.batch * self.batch if done else 0  # batches stay what they were in an unstopped run
         console = Console(stderr=True, highlight=False)
-        kept, left = len(done), 0
+        known, kept, left = set(done), len(done), 0
         options = generate_options(config["sampler"]) | {"max_new_tokens": self.most}
         with Progress(console=console, transient=True) as bar:
             shown = bar.add_task("conversations", total=len(source), completed=first)
@@ -58,7 +54,7 @@ class Regenerate:
                 places = tuple(range(begin, min(begin + self.batch, len(source))))
                 torch.manual_seed(config["seed"] * 1_000_003 + places[0])
                 lines = self.lines(vlm, source, places, options, pruner, folder, console)
-                lines = [line for line in lines if json.loads(line)["index"] not in done]
+                lines = [line for line in lines if json.loads(line)["index"] not in known]
                 append(folder / FILE, lines)
                 kept, left = kept + len(lines), left + len(places) - len(lines)
                 bar.update(shown, completed=places[-1] + 1)

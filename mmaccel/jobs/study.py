@@ -20,7 +20,7 @@ from mmaccel.jobs.task import Task
 from mmaccel.measure.provenance import provenance
 from mmaccel.measure.record import write_atomic
 from mmaccel.measure.stats import Estimate, median_ratio_interval
-from mmaccel.models.random_weights import LlavaGeometry, random_llava
+from mmaccel.models.random_weights import LlavaGeometry, random_features, random_llava, random_prompt
 
 Timed = Callable[[], object]
 
@@ -36,6 +36,14 @@ def each_model(task: Task, geometries: dict[str, dict[str, int]]) -> Iterator[tu
             geometry, dtype=torch.float32, device=machine["device"], attention="sdpa", seed=task.config["seed"]
         )
         yield name, geometry, model
+
+
+def picture_prompt(
+    model: Any, geometry: LlavaGeometry, before: int, after: int, device: str, seed: int
+) -> dict[str, Any]:
+    """Text, a picture whose features are encoded, text."""
+    prompt: dict[str, Any] = random_prompt(geometry, before=before, after=after, device=device, seed=seed)
+    return prompt | {"mm_encoder_outputs": random_features(model, geometry, seed)}
 
 
 def milliseconds(work: Timed, device: str) -> float:

@@ -18,10 +18,9 @@ from torch.utils.data import Subset
 
 from mmaccel import registry
 from mmaccel.drafting.base import DraftHead
-from mmaccel.jobs.before_training import announce, opened_cache
+from mmaccel.jobs.before_training import announce, opened_cache, target_of
 from mmaccel.jobs.finish import show_sync
 from mmaccel.jobs.folder import noted, opened
-from mmaccel.jobs.gate import model_node
 from mmaccel.jobs.task import Task
 from mmaccel.measure.provenance import provenance
 from mmaccel.measure.record import write_atomic
@@ -59,11 +58,7 @@ class Train:
         processes = PartialState(cpu=config["machine"]["device"] == "cpu")  # one, but under accelerate launch
         main = processes.is_main_process
         folder = opened(task) if main else task.resume or task.output
-        if config["machine"]["threads"]:
-            torch.set_num_threads(config["machine"]["threads"])
-        vlm = registry.instantiate(model_node(config), foreign=task.foreign)
-        whole = task.choices.get("pruner", "keep_all") == "keep_all"
-        pruner = None if whole else registry.instantiate(config["pruner"], foreign=task.foreign)
+        vlm, pruner = target_of(task)
         facts = provenance(vlm.model, vlm.path, config["seed"])
         if main:
             noted(folder, facts)

@@ -112,10 +112,13 @@ def finding(one: Any) -> Markup:
     return tag("section", tag("h3", one.title), tag("p", one.text), class_=f"finding {one.tone}")
 
 
+def prunes(rows: Sequence[Row]) -> bool:
+    return any(row.get("pruner") not in (None, "keep_all") for row in rows)
+
+
 def curves(rows: Sequence[Row]) -> Markup:
     """Accuracy against every cost that was measured."""
-    prunes = any(row.get("pruner") not in (None, "keep_all") for row in rows)
-    axes = AXES if prunes else ("e2e_ms_p50",)  # else every point stands at the baseline's tokens
+    axes = AXES if prunes(rows) else ("e2e_ms_p50",)  # else every point stands at the baseline's tokens
     measured = [axis for axis in axes if any(row.get(axis) is not None for row in rows)]
     rows = [row for row in rows if not row.get("draft") or row.get("accuracy") is not None]
     plain = [row for row in rows if not row.get("draft")]
@@ -145,7 +148,7 @@ def kinds(rows: Sequence[Row]) -> Markup:
     names = list(dict.fromkeys(kind for row in rows for kind in row.get("kinds") or {}))
     choice = ("mean_visual", "mac_fraction", "e2e_ms_p50")
     axis = next((axis for axis in choice if any(row.get(axis) for row in rows)), None)
-    if len(names) < 2 or axis is None or all(row.get("pruner") in (None, "keep_all") for row in rows):
+    if len(names) < 2 or axis is None or not prunes(rows):
         return Markup()
     drawn = []
     for name in names:

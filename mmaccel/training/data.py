@@ -90,7 +90,11 @@ class Llava:
 
     def answers(self, index: int) -> list[str]:
         """What the assistant says there; no picture is opened."""
-        return [message["content"] for message in self.records[index][1] if message["role"] == "assistant"]
+        return answers_in(self.records[index][1])
+
+
+def answers_in(messages: Sequence[Message]) -> list[str]:
+    return [message["content"] for message in messages if message["role"] == "assistant"]
 
 
 def check_problems(where: Any, problems: Sequence[Problem], most: int) -> None:

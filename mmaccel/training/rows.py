@@ -17,6 +17,7 @@ from mmaccel.training.data import (
     Conversation,
     Message,
     Problem,
+    answers_in,
     check_problems,
     check_some,
     filled,
@@ -91,7 +92,7 @@ class Rows:
         return Conversation(name, [filled(message, lambda at: decoded(pictures[at], where)) for message in messages])
 
     def answers(self, index: int) -> list[str]:
-        return [message["content"] for message in self.records[index][1] if message["role"] == "assistant"]
+        return answers_in(self.records[index][1])
 
 
 def decoded(cell: Any, where: str) -> Image.Image:
