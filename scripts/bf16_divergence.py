@@ -33,7 +33,7 @@ def main() -> int:
     given = parser.parse_args()
     vlm = VLM.load(given.model, dtype="bfloat16", device=given.device)
     samples = [Scenes(n=given.n, kinds=["caption"])[at] for at in range(given.n)]
-    talks = [conversation(sample.image, sample.turns, []) for sample in samples]
+    talks = [conversation(sample, []) for sample in samples]
     prompts = [vlm.inputs([talk]) for talk in talks]
 
     def said(inputs: object, head: object = None) -> list[list[int]]:

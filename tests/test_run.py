@@ -425,10 +425,26 @@ def test_a_benchmark_without_a_digest_is_hashed_sample_by_sample(monkeypatch):
 
 
 def test_a_conversation_alternates_and_shows_the_picture_once():
-    said = conversation("picture", ("one?", "two?", "three?"), ["uno", "due"])
+    asked = Sample("a", "k", "picture", ("one?", "two?", "three?"), (None,) * 3)
+    said = conversation(asked, ["uno", "due"])
     assert [message["role"] for message in said] == ["user", "assistant", "user", "assistant", "user"]
     assert [len(message["content"]) for message in said] == [2, 1, 1, 1, 1]
     assert said[-1]["content"][0]["text"] == "three?"
+
+
+def shown(turn: str, *pictures: str, marked: bool = True) -> list[str]:
+    """A first turn's parts, pictures by their names."""
+    asked = Sample("a", "k", pictures[0], (turn,), (None,), more=pictures[1:], marked=marked)
+    return [part.get("text") or f"[{part['image']}]" for part in conversation(asked, [])[0]["content"]]
+
+
+def test_pictures_stand_where_their_marks_are():
+    assert shown("Is <image 2> like <image 1>?", "p", "q") == ["Is ", "[q]", " like ", "[p]", "?"]
+    assert shown("Is <image 2>?", "p", "q") == ["[p]", "Is ", "[q]", "?"]
+    assert shown("<image 1> A. <image 1>", "p") == ["[p]", " A. "]
+    assert shown("Is <image 2>?", "p", "q", marked=False) == ["[p]", "[q]", "Is <image 2>?"]
+    with pytest.raises(ValueError, match="names <image 3>, there are 2 pictures"):
+        shown("<image 3>", "p", "q")
 
 
 def event_of(kept: list[list[int]]) -> SimpleNamespace:
@@ -504,7 +520,7 @@ def red(name: str = "a") -> Sample:
 
 
 def test_a_request_beyond_the_context_says_its_numbers(vlm):
-    prompt = vlm.inputs([conversation(red().image, red().turns, [])]).prompt_tokens[0]
+    prompt = vlm.inputs([conversation(red(), [])]).prompt_tokens[0]
     room = vlm.processor.context - prompt
     asker = Asker(vlm, SimpleNamespace(max_new_tokens=room + 1), {"do_sample": False})
     with pytest.raises(ValueError, match=rf"has {prompt} tokens, with max_new_tokens={room + 1} they make 4097"):

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -221,9 +222,15 @@ def file_digest(path: Path) -> str:
     return total.hexdigest()
 
 
-def read_picture(path: Path, longest_side: int) -> tuple[Image.Image, tuple[int, int]]:
-    """(the picture upright, in RGB, its longer side at most `longest_side`; its upright size before that)."""
-    with Image.open(path, formats=tuple(set(FORMATS.values()))) as opened:
+def read_picture(
+    source: Path | BytesIO, longest_side: int, max_pixels: int | None = None
+) -> tuple[Image.Image, tuple[int, int]]:
+    """(the picture upright, in RGB, its longer side at most `longest_side`; its upright size before that).
+
+    max_pixels: refused above it, before a pixel is decoded; None where the header was checked before."""
+    with Image.open(source, formats=tuple(set(FORMATS.values()))) as opened:
+        if max_pixels is not None and opened.width * opened.height > max_pixels:
+            raise ValueError(f"{opened.width} × {opened.height} pixels, at most benchmark.max_pixels={max_pixels:,}")
         image = ImageOps.exif_transpose(opened)
         shown = image.size
         image = _rgb(image)

@@ -7,11 +7,17 @@ import io
 
 from PIL import Image
 
+from mmaccel.benchmarks.base import Sample
+
 
 def as_bytes(image: Image.Image) -> bytes:
     stream = io.BytesIO()
     image.convert("RGB").save(stream, "PNG", compress_level=1)
     return stream.getvalue()
+
+
+def all_bytes(sample: Sample) -> list[bytes]:
+    return [as_bytes(picture) for picture in sample.pictures]
 
 
 def from_bytes(data: bytes) -> Image.Image:

@@ -1,21 +1,52 @@
 """What a turn of a sample is to the model and to its record. Does not know models or points."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from mmaccel.benchmarks.base import Sample
 
+MARK = re.compile(r"<image (\d+)>")
 
-def conversation(image: Any, turns: Sequence[str], said: Sequence[str]) -> list[dict[str, Any]]:
-    """The messages up to the next user turn; the picture stands in the first."""
+
+def conversation(sample: Sample, said: Sequence[str], pictures: Sequence[Any] | None = None) -> list[dict[str, Any]]:
+    """The messages up to the user turn that follows the replies in `said`. pictures: in the place of the sample's."""
+    shown = sample.pictures if pictures is None else pictures
     messages: list[dict[str, Any]] = []
-    for at, turn in enumerate(turns[: len(said) + 1]):
-        picture = [{"type": "image", "image": image}] if at == 0 else []
-        messages.append({"role": "user", "content": [*picture, {"type": "text", "text": turn}]})
+    for at, turn in enumerate(sample.turns[: len(said) + 1]):
+        content = [text_part(turn)] if at else first_turn(turn, shown, sample.marked)
+        messages.append({"role": "user", "content": content})
         if at < len(said):
-            messages.append({"role": "assistant", "content": [{"type": "text", "text": said[at]}]})
+            messages.append({"role": "assistant", "content": [text_part(said[at])]})
     return messages
+
+
+def first_turn(turn: str, pictures: Sequence[Any], marked: bool) -> list[dict[str, Any]]:
+    """Pictures where their marks stand; one that is marked twice is shown once, one that is not marked comes first."""
+    if not marked:
+        return [*map(image_part, pictures), text_part(turn)]
+    pieces = MARK.split(turn)  # text, number, text, number, text …
+    wanted = [int(number) for number in pieces[1::2]]
+    wrong = [number for number in wanted if not 1 <= number <= len(pictures)]
+    if wrong:
+        raise ValueError(f"the question names <image {wrong[0]}>, there are {len(pictures)} pictures")
+    parts = [image_part(picture) for at, picture in enumerate(pictures, 1) if at not in wanted]
+    shown: set[int] = set()
+    for piece, number in zip(pieces[::2], [*wanted, 0]):
+        parts += [text_part(piece)] if piece.strip() else []
+        if number and number not in shown:
+            parts.append(image_part(pictures[number - 1]))
+            shown.add(number)
+    return parts
+
+
+def image_part(picture: Any) -> dict[str, Any]:
+    return {"type": "image", "image": picture}
+
+
+def text_part(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
 
 
 def dice(seed: int, sample: str, turn: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from mmaccel.benchmarks.wire import as_bytes
+from mmaccel.benchmarks.wire import all_bytes
 from mmaccel.measure.clock import Clock
 
 
@@ -68,7 +68,7 @@ class Shared:
     def prompt(self, make: Callable[..., Any], sample: Any, said: Sequence[str]) -> Any:
         """make(bytes, sample, said), once for the same sample and replies."""
         if self.sample is None or self.sample[0] is not sample or self.sample[1] != list(said):
-            self.sample, self.inputs = (sample, list(said)), make(as_bytes(sample.image), sample, said)
+            self.sample, self.inputs = (sample, list(said)), make(all_bytes(sample), sample, said)
         return self.inputs
 
     @contextmanager

@@ -83,7 +83,7 @@ def first_readable(benchmark: Benchmark, size: int, processor: Processor) -> tup
     for index in range(size):
         try:
             sample = benchmark[index]
-            return sample, processor.inputs([conversation(sample.image, sample.turns, [""] * (len(sample.turns) - 1))])
+            return sample, processor.inputs([conversation(sample, [""] * (len(sample.turns) - 1))])
         except (ValueError, OSError, SyntaxError) as error:
             said.append(f"{type(error).__name__}: {error}")
     raise ValueError(f"benchmark {benchmark.name}: none of {size} samples can be read; the first said: {said[0]}")
@@ -108,10 +108,10 @@ def limited(benchmark: Benchmark, limit: int | None) -> int:
 
 @torch.no_grad()
 def picture_reaches(vlm: Any, sample: Sample) -> None:
-    """Raises where the picture and a grey one of its size give the same first-token logits."""
+    """Raises where the pictures and grey ones of their sizes give the same first-token logits."""
     seen, unseen = (
-        vlm.model(**vlm.inputs([conversation(image, sample.turns, [])]), logits_to_keep=1).logits[0, -1]
-        for image in (sample.image, blank_like(sample.image))
+        vlm.model(**vlm.inputs([conversation(sample, [], pictures)]), logits_to_keep=1).logits[0, -1]
+        for pictures in (sample.pictures, [blank_like(picture) for picture in sample.pictures])
     )  # [V]
     if torch.equal(seen, unseen):
         raise ValueError(

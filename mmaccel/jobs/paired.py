@@ -88,7 +88,7 @@ class Paired:
 
     def warm_up(self, point: Point, pruner: Any, sample: Sample, said: Sequence[str]) -> None:
         """Throw away the first requests of a new shape: their kernels and buffers are made then."""
-        shape = (point.name, self.asker.vlm.inputs([conversation(sample.image, sample.turns, said)]).visual_tokens[0])
+        shape = (point.name, self.asker.vlm.inputs([conversation(sample, said)]).visual_tokens[0])
         if shape not in self.warm:
             head = self.plan.heads.get(point.name)
             for _ in range(self.warmup):

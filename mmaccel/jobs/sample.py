@@ -14,7 +14,7 @@ import torch
 
 from mmaccel.attach import attach
 from mmaccel.benchmarks.base import Benchmark, Box, Sample
-from mmaccel.benchmarks.wire import as_bytes, from_bytes
+from mmaccel.benchmarks.wire import all_bytes, from_bytes
 from mmaccel.decoding.sampling import generate_options
 from mmaccel.decoding.speculate import Speculate
 from mmaccel.jobs.conversation import conversation, dice
@@ -50,7 +50,7 @@ class Asker:
         Where it is not timed, preprocessing and the tower's work are shared with the requests before, and the times
         stay empty.
         """
-        clock, data = Clock(self.device), as_bytes(sample.image) if timed else b""
+        clock, data = Clock(self.device), all_bytes(sample) if timed else []
         dealt = dice(self.seed, sample.id, len(said))
         speculate = Speculate(head, tokenizer=self.vlm.tokenizer, seed=dealt, clock=clock)
         if self.device.type == "cuda":
@@ -81,8 +81,8 @@ class Asker:
             "prompt_hash": inputs.prompt_hash[0], "processor_hash": self.vlm.processor.hash,
         }, event  # fmt: skip
 
-    def inputs(self, data: bytes, sample: Sample, said: Sequence[str]) -> Any:
-        return self.vlm.inputs([conversation(from_bytes(data), sample.turns, said)])
+    def inputs(self, data: Sequence[bytes], sample: Sample, said: Sequence[str]) -> Any:
+        return self.vlm.inputs([conversation(sample, said, [from_bytes(one) for one in data])])
 
     def sharing(self, pruner: Any | None) -> Any:
         """A pruner that watches the tower's layers runs it itself."""
