@@ -19,7 +19,9 @@ from mmaccel.measure.stats import points_table
 from mmaccel.report.chart import chart, ranges
 from mmaccel.report.drafting import drafting_html
 from mmaccel.report.headline import drafts, headline
+from mmaccel.report.kindrows import kinds_table
 from mmaccel.report.markup import Markup, clean, tag
+from mmaccel.report.officialrows import official_html
 from mmaccel.report.overlay import GAP, survival_map
 from mmaccel.report.page import SCRIPT, cold_start, write_report
 from mmaccel.report.plots import write_figures
@@ -159,7 +161,7 @@ def test_the_table_by_picture_says_what_a_third_of_the_samples_cannot_resolve(pl
     assert "n = 27" in page.of("td")
     assert "not resolved at n = 27" in page.of("small")
     spans = [int(a["colspan"]) for n, a in page.elements if n == "th" and "colspan" in a]
-    assert sum(spans) == headers.index("samples") - headers.index("≤ 120")
+    assert sum(spans) == headers.index("samples", headers.index("≤ 120")) - headers.index("≤ 120")
 
 
 def test_the_cold_start_is_one_line_apart_from_the_points(plain):
@@ -440,3 +442,24 @@ def test_the_listener_hears_a_page_that_asks(tmp_path, proxy):
     done = opened_by_chromium(proxy, tmp_path / "profile", page, "--dump-dom")
     assert "CONSOLE" in done.stderr
     assert left_the_page(proxy) == ["http://elsewhere.invalid/p.png"]
+
+
+def test_a_benchmarks_own_scores_stand_in_a_table_of_their_own(plain):
+    rows = json.loads((plain[0] / "summary.json").read_text())["points"]
+    assert official_html(rows) == ""
+    scored = [
+        row | {"official": {"total": {"value": 1234.0, "ci": [1200, 1300], "delta": -50.5, "delta_ci": [-80.0, -20.0]}}}
+        for row in rows
+    ]
+    page = Page(official_html(scored))
+    assert "total" in page.of("th")
+    assert "1234" in page.of("span")
+    assert "−50.5 [−80, −20]" in page.of("small")
+    assert any("loss" in attributes.get("class", "") for name, attributes in page.elements if name == "span")
+
+
+def test_the_table_by_kind_says_what_could_be_read():
+    kinds = {"a": {"n": 8, "accuracy": 0.5, "parsed_rate": 0.25}, "b": {"n": 8, "accuracy": 1.0, "parsed_rate": 1.0}}
+    page = Page(kinds_table([{"point": "baseline", "kinds": kinds}]))
+    assert page.of("small") == "read 25 %"
+    assert kinds_table([{"point": "baseline", "kinds": {"a": kinds["a"]}}]) == ""

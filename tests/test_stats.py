@@ -5,18 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from mmaccel.measure.estimates import bootstrap_interval, jitter, median_ratio_interval, paired_interval, percentile
 from mmaccel.measure.record import POINT_COLUMNS, RunFolder, write_points
-from mmaccel.measure.stats import (
-    bootstrap_interval,
-    jitter,
-    median_ratio_interval,
-    paired_interval,
-    percentile,
-    points_table,
-    resolved,
-    speed_verdict,
-    verdict,
-)
+from mmaccel.measure.stats import points_table, resolved, speed_verdict, verdict
 from mmaccel.measure.survival import LABELS, bucket, by_survival
 
 POINTS = [
@@ -80,7 +71,7 @@ def test_bootstrap_covers_the_truth_about_as_often_as_it_says():
 def test_blocks_do_not_change_the_draws(monkeypatch):
     sums = list(np.random.default_rng(0).random(50))
     whole = bootstrap_interval(sums, resamples=300)
-    monkeypatch.setattr("mmaccel.measure.stats.BLOCK_VALUES", 1000)
+    monkeypatch.setattr("mmaccel.measure.estimates.BLOCK_VALUES", 1000)
     assert bootstrap_interval(sums, resamples=300) == whole
 
 
@@ -332,3 +323,60 @@ def test_accuracy_by_surviving_evidence():
     }  # fmt: skip
     assert LABELS[bucket(0.9999)] == "< 100 %"
     assert len({bucket(share) for share in (0.0, 0.1, 0.3, 0.6, 0.9, 1.0)}) == len(LABELS)
+
+
+def rotation(point, group, turn_of, correct, of=3):
+    score = {"correct": correct, "group": group, "of": of}
+    return record(point, f"{group}/{turn_of}", score=score)
+
+
+def test_a_rotated_question_is_right_only_in_all_rotations():
+    truth = {"a": (1, 1, 1), "b": (1, 0, 1), "c": (0, 0, 0)}
+    made = [rotation("base", group, r, right) for group, rights in truth.items() for r, right in enumerate(rights)]
+    made += [rotation("base", "cut", r, 1) for r in range(2)]  # its third rotation is not there
+    made += [rotation("half", group, r, 1) for group in truth for r in range(3)]
+    found = rows(made)
+    assert found["base"]["accuracy"] == pytest.approx(1 / 3)
+    assert found["base"]["vanilla"] == pytest.approx(7 / 11)
+    assert found["base"]["incomplete"] == 1
+    assert (found["half"]["delta"], found["half"]["pairs"]) == (pytest.approx(2 / 3), 3)
+    assert (found["half"]["lost"], found["half"]["gained"]) == (0, 2)
+    assert found["base"]["kinds"]["colour"]["n"] == 3
+    assert "vanilla" not in rows(both(3))["base"]
+
+
+@pytest.mark.parametrize(("lost", "gained", "p"), [(0, 0, 1.0), (5, 0, 0.0625), (8, 2, 0.109375), (3, 3, 1.0)])
+def test_mcnemar_is_the_exact_binomial(lost, gained, p):
+    wrong = {"score": {"correct": 0.0}}
+    made = both(20, lambda s: wrong if s < gained else {}, lambda s: wrong if s >= 20 - lost else {})
+    found = rows(made)["half"]
+    assert (found["lost"], found["gained"], found["mcnemar_p"]) == (lost, gained, pytest.approx(p))
+
+
+def test_scores_between_right_and_wrong_have_no_mcnemar():
+    assert rows(both(8, half=lambda s: {"score": {"correct": 0.3}}))["half"]["mcnemar_p"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("prompt_hash", "other prompts"), ("processor_hash", "other processor settings")]
+)
+def test_points_that_saw_something_else_are_not_compared(name, words):
+    found = rows(both(8, lambda s: {name: "a"}, lambda s: {name: "b" if s == 3 else "a"}))["half"]
+    assert (found["delta"], found["delta_ci"], found["accuracy"]) == (None, None, 1.0)
+    assert verdict(found) == f"not compared: {words} than the baseline on 1 of 8 samples"
+    later = rows(both(8, lambda s: {name: "a", "turn": 1}, lambda s: {name: "b", "turn": 1}))["half"]
+    assert later["delta"] == 0.0, "a later turn's prompt holds what the model said before"
+
+
+def test_kinds_say_how_many_replies_could_be_read():
+    found = rows(both(8, half=lambda s: {"parsed": None if s < 2 else "red"}))["half"]
+    assert (found["kinds"]["colour"]["parsed_rate"], found["parsed_rate"]) == (0.75, 0.75)
+
+
+def test_buckets_have_a_speed_of_their_own():
+    def picture(s):
+        return {"image": {"sharpness": float(s)}, "e2e_ms": 100.0}
+
+    found = rows(both(18, picture, lambda s: picture(s) | {"e2e_ms": 50.0 if s < 6 else 100.0}))["half"]
+    speeds = [part["speedup"] for part in found["buckets"]["sharpness"].values()]
+    assert speeds == [2.0, 1.0, 1.0]

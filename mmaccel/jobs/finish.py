@@ -13,25 +13,34 @@ from rich.console import Console
 from mmaccel.benchmarks.base import Benchmark
 from mmaccel.jobs.console import wide_console
 from mmaccel.jobs.points import BASELINE
+from mmaccel.measure.official import official
 from mmaccel.measure.record import RunFolder, first_facts, write_points
+from mmaccel.measure.scores import clean
 from mmaccel.measure.stats import points_table
+from mmaccel.report.officialrows import official_rich
 from mmaccel.report.page import write_report
 from mmaccel.report.table import points_table_rich
 
 
 def finish(path: Path, benchmark: Benchmark | None, tracker: Any | None) -> None:
-    """benchmark: adds its own summary; None keeps what the folder has. tracker: pushed to, None = not now."""
+    """benchmark: adds its own scores; None keeps what the folder has. tracker: pushed to, None = not now."""
     records = RunFolder.open(path).records()
     points = (yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8")) or {}).get("points")
     if not points or not records:
         raise ValueError(f"{path}: no points to report on; it holds {len(records)} records")
     rows = points_table(records, points, BASELINE)
-    extra = kept_summary(path) if benchmark is None else {"benchmark": benchmark.summary(records)}
+    kept = kept_summary(path)
+    own = kept_scores(kept) if benchmark is None else own_scores(benchmark, records, rows)
+    rows = [row | {"official": own.get(row["point"]) or {}} for row in rows]
     cold = first_facts(path).get("cold_start")
+    extra = {key: value for key, value in kept.items() if key not in ("points", "baseline")}
     write_points(path, rows, extra | ({"cold_start": cold} if cold else {}))
     page = write_report(path)
     console = wide_console()
     console.print(points_table_rich(rows))
+    scores = official_rich(rows)
+    if scores is not None:
+        console.print(scores)
     if any((record["score"] or {}).get("agreement") for record in records):
         console.print("where there is no answer, accuracy is agreement with the unpruned reply, not being right")
     failed = sum(bool(record["error"]) for record in records)
@@ -49,7 +58,19 @@ def show_sync(line: str | None, console: Console | None = None) -> None:
 
 
 def kept_summary(path: Path) -> dict[str, Any]:
-    """What summary.json holds beside the points."""
+    """What summary.json holds already."""
     file = path / "summary.json"
-    old = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return {key: value for key, value in old.items() if key not in ("points", "baseline")}
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def kept_scores(summary: dict[str, Any]) -> dict[str, Any]:
+    return {row["point"]: row.get("official") for row in summary.get("points") or ()}
+
+
+def own_scores(benchmark: Benchmark, records: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Point → the benchmark's own scores with intervals, paired with the baseline."""
+    mine = {row["point"]: clean(one for one in records if one["point"] == row["point"]) for row in rows}
+    return {
+        point: official(benchmark.summary, benchmark.unit, good, None if point == BASELINE else mine[BASELINE])
+        for point, good in mine.items()
+    }

@@ -103,7 +103,7 @@ def limited(benchmark: Benchmark, limit: int | None) -> int:
         raise ValueError(f"limit: got {limit!r}, valid are null and whole numbers from 1 on")
     if not len(benchmark):
         raise ValueError(f"benchmark {benchmark.name}: no sample is left after its filters")
-    return len(benchmark) if limit is None else min(limit, len(benchmark))
+    return len(benchmark) if limit is None else benchmark.whole(min(limit, len(benchmark)))
 
 
 @torch.no_grad()

@@ -17,9 +17,9 @@ from rich.table import Table
 
 from mmaccel.jobs.console import wide_console
 from mmaccel.jobs.task import Task
+from mmaccel.measure.estimates import Estimate, median_ratio_interval
 from mmaccel.measure.provenance import provenance
 from mmaccel.measure.record import write_atomic
-from mmaccel.measure.stats import Estimate, median_ratio_interval
 from mmaccel.models.random_weights import LlavaGeometry, random_features, random_llava, random_prompt
 
 Timed = Callable[[], object]

@@ -8,6 +8,10 @@ Definitions (columns of points.csv):
   accuracy          Σ score.correct / count, with a bootstrap interval; delta: paired with the baseline's same samples.
                     Records whose score is `apart` (another scale, such as the F1 of a caption) count in their kind
                     alone, unless the run has no others
+  refused           why delta is empty although it was measured: the point saw other prompts or processor settings
+  lost, gained      samples the baseline has right and this point wrong, and the other way; mcnemar_p: McNemar's exact p
+  vanilla           where a question counts only if it is right in all rotations of its options: the plain mean;
+                    incomplete: groups that lack a rotation and count nowhere
   parsed_rate       replies in which an answer was found; None when the benchmark parses nothing
   evidence_kept     Σ evidence tokens alive after the last station / Σ evidence tokens
   tau, alpha        Σ emitted / Σ verify steps; Σ accepted / Σ drafted, None for an empty draft
@@ -27,125 +31,19 @@ Definitions (columns of points.csv):
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mmaccel.measure.buckets import Labels, bucket_labels
+from mmaccel.measure.estimates import RESAMPLES, Estimate, jitter, median_ratio_interval, percentile
 from mmaccel.measure.record import POINT_COLUMNS
+from mmaccel.measure.scores import clean, compared, grouped, inner, kind_of, kinds, one_scale, quality
 
 Record = Mapping[str, Any]
-Sums = dict[str, tuple[float, float]]  # sample → (sum, count)
 
-MINIMUM = {50: 1, 95: 20, 99: 100}  # values a percentile needs before it is more than the largest value's noise
-PAIRS = 6  # paired samples an interval needs: of fewer, not even all on one side is 95 % evidence (2 · 0.5⁵ > 0.05)
 TEMPLATED = 0.5  # nats a token: below it the words are nearly given, and acceptance is no headline
 STAGES = ("preprocess", "vision", "prune", "prefill", "draft", "verify", "decode")
-RESAMPLES = 2000
-BLOCK_VALUES = 4_000_000  # resampled values held at once
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value with its interval; low and high are None below two samples, of paired values below PAIRS."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    n: int
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        return None if self.low is None or self.high is None else (self.low, self.high)
-
-    @property
-    def half_width(self) -> float | None:
-        return None if self.low is None or self.high is None else (self.high - self.low) / 2
-
-
-def resampled(n: int, resamples: int, seed: int) -> Iterable[np.ndarray]:
-    """Blocks [r, n] of indices drawn with replacement, `resamples` rows in all."""
-    rng = np.random.default_rng(seed)
-    rows = max(1, min(resamples, BLOCK_VALUES // max(n, 1)))
-    for start in range(0, resamples, rows):
-        yield rng.integers(0, n, (min(rows, resamples - start), n))
-
-
-def bootstrap_interval(
-    sums: Sequence[float],
-    counts: Sequence[float] | None = None,
-    *,
-    level: float = 0.95,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-    bounds: tuple[float, float] | None = None,
-) -> Estimate:
-    """Σ sums / Σ counts with a percentile bootstrap over samples.
-
-    `bounds`: the range one sample's value can take. When all samples agree the bootstrap sees no spread at all; with
-    bounds the interval then covers what n equal draws still allow (a share 1 − ((1 − level)/2)^(1/n) that differs).
-    """
-    s = np.asarray(sums, dtype=float)  # [n]
-    c = np.ones_like(s) if counts is None else np.asarray(counts, dtype=float)  # [n]
-    s, c = s[c > 0], c[c > 0]
-    n = len(s)
-    if n == 0:
-        return Estimate(None, None, None, 0)
-    value = float(s.sum() / c.sum())
-    if n == 1:
-        return Estimate(value, None, None, 1)
-    if bounds is not None and np.ptp(s / c) == 0:
-        unseen = 1 - ((1 - level) / 2) ** (1 / n)
-        return Estimate(value, value - unseen * (value - bounds[0]), value + unseen * (bounds[1] - value), n)
-    means = np.concatenate([s[i].sum(1) / c[i].sum(1) for i in resampled(n, resamples, seed)])  # [resamples]
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Estimate(value, float(low), float(high), n)
-
-
-def paired_interval(
-    point: Mapping[str, tuple[float, float]],
-    base: Mapping[str, tuple[float, float]],
-    *,
-    level: float = 0.95,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Estimate:
-    """Mean over shared samples of (point − base), each sample's value its own sum / count in 0 … 1."""
-    shared = [key for key in base if key in point and point[key][1] > 0 and base[key][1] > 0]
-    differences = [point[key][0] / point[key][1] - base[key][0] / base[key][1] for key in shared]
-    found = bootstrap_interval(differences, level=level, resamples=resamples, seed=seed, bounds=(-1.0, 1.0))
-    return found if found.n >= PAIRS else Estimate(found.value, None, None, found.n)
-
-
-def median_ratio_interval(
-    point: Mapping[str, float],
-    base: Mapping[str, float],
-    *,
-    level: float = 0.95,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Estimate:
-    """Median over shared samples of base / point (a speed-up when the values are times), with a bootstrap interval."""
-    shared = [key for key in base if key in point and point[key] > 0 and base[key] > 0]
-    ratios = np.asarray([base[key] / point[key] for key in shared])  # [n]
-    if len(ratios) < PAIRS:
-        return Estimate(float(np.median(ratios)) if len(ratios) else None, None, None, len(ratios))
-    medians = np.concatenate([np.median(ratios[i], axis=1) for i in resampled(len(ratios), resamples, seed)])
-    low, high = np.quantile(medians, [(1 - level) / 2, (1 + level) / 2])
-    return Estimate(float(np.median(ratios)), float(low), float(high), len(ratios))
-
-
-def percentile(values: Sequence[float], q: int) -> float | None:
-    """None below the count that makes the q-th percentile mean something."""
-    return float(np.percentile(values, q)) if len(values) >= MINIMUM[q] else None
-
-
-def jitter(values: Sequence[float]) -> float | None:
-    if len(values) < 4:
-        return None
-    low, middle, high = np.percentile(values, [25, 50, 75])
-    return float((high - low) / middle) if middle > 0 else None
 
 
 def points_table(
@@ -176,7 +74,8 @@ def points_table(
         if point.get("twin"):
             twin = clean(by_point[point["twin"]])
             row["drafting"] = drafting(clean(mine), twin, bool(point.get("sampled")), resamples)
-        rows.append(row | {"buckets": buckets(scored, against, is_base, labels, resamples)})
+        row["buckets"] = buckets(scored, against, is_base, labels, resamples)
+        rows.append(row)
     return rows
 
 
@@ -196,55 +95,6 @@ def point_row(
     row["kinds"] = kinds(good, base, is_base, r)
     row["stages_ms"] = {name: percentile(times, 50) for name in STAGES if (times := inner(good, "stages_ms", name))}
     return row
-
-
-def clean(records: Iterable[Record]) -> list[Record]:
-    return [record for record in records if not record.get("error")]
-
-
-def quality(good: Sequence[Record], base: Sequence[Record], is_base: bool, parses: bool, r: int) -> dict[str, Any]:
-    scores = correct_sums(good)
-    accuracy = bootstrap_interval(*columns_of(scores), resamples=r, bounds=(0.0, 1.0))
-    delta = Estimate(None, None, None, 0) if is_base else paired_interval(scores, correct_sums(base), resamples=r)
-    scored = [record for record in good if inner([record], "score", "correct")]
-    found = sum(record.get("parsed") is not None for record in scored)
-    return {
-        "accuracy": accuracy.value,
-        "accuracy_ci": accuracy.interval,
-        "delta": delta.value,
-        "delta_ci": delta.interval,
-        "pairs": delta.n,
-        "parsed_rate": found / len(scored) if scored and parses else None,
-    }
-
-
-def pooled(records: Iterable[Record]) -> list[Record]:
-    """Those whose scores share one scale; may be none of them."""
-    return [record for record in records if not (record.get("score") or {}).get("apart")]
-
-
-def one_scale(records: Iterable[Record]) -> list[Record]:
-    """The good records of a whole run whose scores share one scale; all of them where only those apart are left."""
-    good = clean(records)
-    return pooled(good) or good
-
-
-def correct_sums(records: Iterable[Record]) -> Sums:
-    """sample → (Σ correct, scored turns)."""
-    return summed((record["sample"], (record.get("score") or {}).get("correct")) for record in records)
-
-
-def summed(values: Iterable[tuple[str, float | None]]) -> Sums:
-    sums: Sums = {}
-    for key, value in values:
-        if value is not None:
-            total, count = sums.get(key, (0.0, 0.0))
-            sums[key] = (total + float(value), count + 1)
-    return dict(sorted(sums.items()))  # the seeded draws must not depend on the order of the records
-
-
-def columns_of(sums: Sums) -> tuple[list[float], list[float]]:
-    return [total for total, _ in sums.values()], [count for _, count in sums.values()]
 
 
 def evidence_kept(records: Iterable[Record]) -> float | None:
@@ -316,12 +166,6 @@ def beside(good: Sequence[Record], twin: Sequence[Record], sampled: bool, r: int
         "tau": counted["tau"], "alpha": counted["alpha"], "entropy": entropy([other for _, other in pairs]),
         "tokens": float(np.mean([len(other["ids"]) for _, other in pairs])) if pairs else None,
     }  # fmt: skip
-
-
-def inner(records: Iterable[Record], outer: str, name: str) -> list[float]:
-    """The measured values of record[outer][name]."""
-    values = ((record.get(outer) or {}).get(name) for record in records)
-    return [value for value in values if value is not None]
 
 
 def measured(records: Iterable[Record], name: str) -> list[float]:
@@ -409,55 +253,23 @@ def turn_times(records: Iterable[Record], time: Callable[[Record], float | None]
     return {key: value for key, value in timed if value is not None}
 
 
-def kinds(good: Sequence[Record], base: Sequence[Record], is_base: bool, r: int) -> dict[str, dict[str, Any]]:
-    """Accuracy and paired delta per kind of question, in order of first appearance."""
-    return compared(grouped(good, kind_of), grouped(base, kind_of), is_base, r)
-
-
 def buckets(
     good: Sequence[Record], base: Sequence[Record], is_base: bool, labels: Labels, r: int
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """The same per bucket of the pictures' size, sharpness and edge density: fact → label → numbers."""
+    """Accuracy, delta and speed-up per bucket of the pictures' size, sharpness and edge density: fact → label → …"""
     table = {}
     for fact, of_sample in labels.items():
 
         def label(record: Record, of_sample: Mapping[str, str] = of_sample) -> str | None:
             return of_sample.get(record["sample"])
 
-        found = compared(grouped(good, label), grouped(base, label), is_base, r)
+        ours, theirs = grouped(good, label), grouped(base, label)
+        found = compared(ours, theirs, is_base, r)
+        for name in [] if is_base else found:
+            faster = paired_times(ours[name], theirs.get(name, []), lambda record: record.get("e2e_ms"), r)
+            found[name] |= {"speedup": faster.value, "speedup_ci": faster.interval, "timed": faster.n}
         table[fact] = {name: found[name] for name in dict.fromkeys(of_sample.values()) if name in found}
     return table
-
-
-def compared(
-    ours: Mapping[str, Sequence[Record]], theirs: Mapping[str, Sequence[Record]], is_base: bool, r: int
-) -> dict[str, dict[str, Any]]:
-    """Per group n, accuracy and (but for the baseline) the delta paired with the baseline's same samples."""
-    table: dict[str, dict[str, Any]] = {}
-    for name, records in ours.items():
-        scores = correct_sums(records)
-        accuracy = bootstrap_interval(*columns_of(scores), resamples=r, bounds=(0.0, 1.0))
-        if accuracy.n == 0:
-            continue
-        table[name] = {"n": accuracy.n, "accuracy": accuracy.value, "accuracy_ci": accuracy.interval}
-        if not is_base:
-            delta = paired_interval(scores, correct_sums(theirs.get(name, [])), resamples=r)
-            table[name] |= {"delta": delta.value, "delta_ci": delta.interval, "pairs": delta.n}
-    return table
-
-
-def grouped(records: Iterable[Record], by: Callable[[Record], str | None]) -> dict[str, list[Record]]:
-    """Records by group; those of no group (None) are left out."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        name = by(record)
-        if name is not None:
-            groups.setdefault(name, []).append(record)
-    return groups
-
-
-def kind_of(record: Record) -> str:
-    return record.get("kind") or ""
 
 
 def resolved(row: Mapping[str, Any]) -> bool | None:
@@ -470,6 +282,8 @@ def verdict(row: Mapping[str, Any]) -> str:
     """The row's accuracy against the baseline, in words. An interval that holds 0 is never called no loss."""
     if row.get("baseline"):
         return "baseline"
+    if row.get("refused"):
+        return f"not compared: {row['refused']}"
     if row.get("delta") is None:
         return "not measured"
     if not resolved(row):

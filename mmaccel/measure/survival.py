@@ -6,7 +6,9 @@ Pools a method's points: one row per share of evidence tokens alive after the la
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mmaccel.measure.stats import RESAMPLES, bootstrap_interval, columns_of, correct_sums, last, one_scale
+from mmaccel.measure.estimates import RESAMPLES, bootstrap_interval, columns_of
+from mmaccel.measure.scores import correct_sums, one_scale
+from mmaccel.measure.stats import last
 
 EDGES = (0.0, 0.25, 0.5, 0.75)  # a share above an edge belongs to the bucket behind it; none and all stand alone
 LABELS = ("none", "≤ 25 %", "≤ 50 %", "≤ 75 %", "< 100 %", "all")

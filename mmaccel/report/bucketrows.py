@@ -6,6 +6,7 @@ Reads the rows' nested `buckets`. A bucket is a third of the samples, so most de
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mmaccel.measure.stats import times
 from mmaccel.report.markup import Markup, tag
 from mmaccel.report.pointrows import accuracy, delta
 from mmaccel.report.series import Row
@@ -23,7 +24,8 @@ def buckets_html(rows: Sequence[Row]) -> Markup:
     body = [tag("tr", tag("th", "samples", class_="muted"), *counts)]
     body += [tag("tr", tag("th", row["point"]), *[cell(row, *column) for column in columns]) for row in rows]
     table = tag("div", tag("table", tag("thead", *head), tag("tbody", *body)), class_="scroll")
-    lead = "Accuracy [%] and the paired difference to the baseline in points, on thirds of this run's samples; "
+    lead = "Accuracy [%], the paired difference to the baseline in points and the speed-up, on thirds of this run's "
+    lead += "samples; "
     lead += "a\u00a0–\u00a0b is above a, up to b. Size: the longer side. Sharpness: variance of the Laplacian. "
     lead += "Edge density: share of neighbouring pixels with a step between them."
     return tag("section", tag("h2", "By picture"), tag("p", lead, class_="lead"), table)
@@ -50,8 +52,15 @@ def count_of(rows: Sequence[Row], fact: str, label: str) -> str:
 
 
 def cell(row: Row, fact: str, label: str) -> Markup:
-    """Two lines: accuracy and difference, then the difference's interval or verdict; the baseline's own interval."""
+    """Three lines: accuracy and difference, the difference's interval or verdict, the speed-up; of the baseline its own
+    interval."""
     part = part_of(row, fact, label)
     if part.get("delta") is None:
         return tag("td", accuracy(part))
-    return tag("td", tag("span", f"{100 * part['accuracy']:.1f} ", class_="muted"), delta(part))
+    faster = part.get("speedup")
+    time = tag("small", f"{times(faster)}×{span_of(part.get('speedup_ci'))}") if faster is not None else None
+    return tag("td", tag("span", f"{100 * part['accuracy']:.1f} ", class_="muted"), delta(part), time)
+
+
+def span_of(pair: Any) -> str:
+    return f" [{times(pair[0])}, {times(pair[1])}]" if pair else ""

@@ -8,16 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmaccel.measure.stats import (
-    TEMPLATED,
-    Estimate,
-    correct_sums,
-    one_scale,
-    paired_interval,
-    points,
-    resolved,
-    speed_verdict,
-)
+from mmaccel.measure.estimates import Estimate, paired_interval
+from mmaccel.measure.scores import correct_sums, one_scale
+from mmaccel.measure.stats import TEMPLATED, points, resolved, speed_verdict
 from mmaccel.report.series import Row, groups, is_control, name_of
 
 MATCHED = 0.06  # a control stands at the method's budget when their mean visual tokens differ by less than this share

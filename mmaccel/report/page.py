@@ -21,7 +21,9 @@ from mmaccel.report.bucketrows import buckets_html
 from mmaccel.report.chart import baseline_swatch, chart, swatch
 from mmaccel.report.drafting import drafting_html
 from mmaccel.report.headline import headline
+from mmaccel.report.kindrows import kinds_table
 from mmaccel.report.markup import Markup, join, tag
+from mmaccel.report.officialrows import official_html
 from mmaccel.report.plots import write_figures
 from mmaccel.report.pointrows import describe, points_html
 from mmaccel.report.series import AXES, Row, all_series, baseline_of, marks_of, of_kind
@@ -70,6 +72,7 @@ def page(
         facts(rows, records, config, provenance),
         tag("div", *[finding(one) for one in headline(rows, records)], class_="findings"),
         curves(rows),
+        official_html(plain),
         kinds(plain),
         survival_html(plain, survival_table(plain, records)),
         drafting_html(rows),
@@ -148,8 +151,10 @@ def kinds(rows: Sequence[Row]) -> Markup:
     names = list(dict.fromkeys(kind for row in rows for kind in row.get("kinds") or {}))
     choice = ("mean_visual", "mac_fraction", "e2e_ms_p50")
     axis = next((axis for axis in choice if any(row.get(axis) for row in rows)), None)
-    if len(names) < 2 or axis is None or not prunes(rows):
+    if len(names) < 2:
         return Markup()
+    if axis is None or not prunes(rows):
+        return section("By kind of question", "Accuracy of each kind.", kinds_table(rows))
     drawn = []
     for name in names:
         part = of_kind(rows, name)
@@ -159,7 +164,7 @@ def kinds(rows: Sequence[Row]) -> Markup:
         picture = chart(all_series(part, axis), mark, AXES[axis], describe=describe, small=True)
         drawn.append(tag("figure", tag("h3", name or "no kind", " ", tag("span", f"n = {n}", class_="muted")), picture))
     lead = f"Accuracy [%] against {AXES[axis]}; the same marks as above. Axes differ from chart to chart."
-    return section("By kind of question", lead, tag("div", *drawn, class_="charts small"))
+    return section("By kind of question", lead, tag("div", *drawn, class_="charts small"), kinds_table(rows))
 
 
 def stages(rows: Sequence[Row]) -> Markup:

@@ -30,16 +30,16 @@ def interval_text(pair: Any) -> str:
 
 def points_html(rows: Sequence[Row]) -> Markup:
     filled = [(name, cell) for name, cell in COLUMNS if any(cell(row) for row in rows)]
-    silent = {"errors"} if any(row.get("drafting") for row in rows) else {"errors", *DRAFTING}
+    silent = {"errors", *ROTATED} | (set() if any(row.get("drafting") for row in rows) else set(DRAFTING))
     missing = [name for name, cell in COLUMNS if name not in silent and not any(cell(row) for row in rows)]
     head = tag("tr", tag("th", "point"), *[tag("th", name) for name, _ in filled])
     body = [tag("tr", tag("th", row["point"]), *[tag("td", cell(row)) for _, cell in filled]) for row in rows]
     table = tag("table", tag("thead", head), tag("tbody", *body))
     lead = "Speed-up: median over samples of the paired end-to-end ratio. Kept: visual tokens after the last station. "
-    lead += (
-        "An empty cell was not measured: p95 needs 20 requests, p99 100. Of a point that drafts, speed-up by drafting "
-    )
-    lead += "and same words are against the same point without the draft; below its break-even tau drafting costs time."
+    lead += "Wrong now: answers that the baseline has right and this point wrong; right now, the other way. "
+    lead += "An empty cell was not measured: p95 needs 20 requests, p99 100. Of a point that drafts, speed-up by "
+    lead += "drafting and same words are against the same point without the draft; below its break-even tau drafting "
+    lead += "costs time."
     note = tag("p", f"Not measured in this run: {', '.join(missing)}.", class_="lead muted") if missing else Markup()
     return tag(
         "section", tag("h2", "Points"), tag("p", lead, class_="lead"), tag("div", table, class_="scroll"), note
@@ -57,6 +57,8 @@ def accuracy(row: Row) -> Markup | str:
 
 
 def delta(row: Row) -> Markup | str:
+    if row.get("refused"):
+        return tag("span", tag("small", verdict(row)))
     if row.get("delta") is None:
         return ""
     shown, said = points(row["delta"]), verdict(row)
@@ -87,6 +89,7 @@ def errors(row: Row) -> str:
     return str(row["errors"]) if row.get("errors") else ""
 
 
+ROTATED = ("one order %", "groups cut off")  # of benchmarks that ask a question in all rotations of its options
 DRAFTING = ("break-even tau", "speed-up by drafting", "same words %")
 COLUMNS: tuple[tuple[str, Cell], ...] = (
     ("n", number("n")),
@@ -95,6 +98,11 @@ COLUMNS: tuple[tuple[str, Cell], ...] = (
     ("Δ points", delta),
     ("speed-up", speed),
     ("e2e ms", number("e2e_ms_p50")),
+    ("wrong now", number("lost")),
+    ("right now", number("gained")),
+    ("McNemar p", number("mcnemar_p", ".2g")),
+    ("one order %", number("vanilla", ".1f", 100)),
+    ("groups cut off", lambda row: str(row["incomplete"]) if row.get("incomplete") else ""),
     ("visual / layer", number("mean_visual", ".1f")),
     ("KV %", number("kv_fraction", ".1f", 100)),
     ("MACs %", number("mac_fraction", ".1f", 100)),
