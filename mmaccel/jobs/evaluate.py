@@ -16,9 +16,12 @@ from mmaccel.jobs.cold import cold_start, timed
 from mmaccel.jobs.digest import digest
 from mmaccel.jobs.drafts import NONE, check_heads, that_are_asked, with_drafts
 from mmaccel.jobs.finish import finish
-from mmaccel.jobs.gate import checked_plan, picture_reaches
+from mmaccel.jobs.gate import checked_plan
 from mmaccel.jobs.paired import Paired
 from mmaccel.jobs.points import Point, expand
+from mmaccel.jobs.prepared import prepared
+from mmaccel.jobs.quality import note_screening
+from mmaccel.jobs.reaches import picture_reaches
 from mmaccel.jobs.sample import Asker
 from mmaccel.jobs.screen import Screen
 from mmaccel.jobs.task import Task
@@ -59,7 +62,7 @@ class Evaluate:
         asker = Asker(vlm, plan.benchmark, config["sampler"], config["seed"])
         cold = {"cold_start": cold_start(asker, first, load_ms)}  # before anything else runs the model
         picture_reaches(vlm, first)
-        same = {"benchmark": digest(plan.benchmark, plan.size)}
+        same = {"benchmark": digest(plan.benchmark, plan.size)} | prepared(vlm.processor)
         facts = provenance(vlm.model, vlm.path, config["seed"]) | same | cold
         with opened(task, points, facts) as folder:
             paired = Paired(asker, plan, folder, self.warmup, self.maps, self.timed)
@@ -68,6 +71,7 @@ class Evaluate:
                     for record in paired.sample(index, points):
                         screen.show(record)
                     screen.advance(index + 1)
+            note_screening(folder, plan.benchmark, asker.geometry)
         finish(folder.path, plan.benchmark, tracker)
 
 

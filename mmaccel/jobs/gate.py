@@ -1,19 +1,17 @@
 """What is refused before the first point: settings, checkpoints, pictures and pruners that cannot work.
 
-Reads small files only until `picture_reaches`, which runs the loaded model twice on one sample.
+Reads small files only; what needs the loaded model is reaches.py's.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from mmaccel import registry
 from mmaccel.benchmarks.base import Benchmark, Sample
-from mmaccel.benchmarks.wire import blank_like
 from mmaccel.jobs.conversation import conversation
 from mmaccel.jobs.points import Point
+from mmaccel.jobs.quality import behind_gate
 from mmaccel.models.checkpoint import checkpoint
 from mmaccel.models.fit import check_fit
 from mmaccel.models.inputs import Inputs, Processor
@@ -44,12 +42,14 @@ def checked_plan(config: Mapping[str, Any], points: list[Point], foreign: bool) 
     model = model_node(config)
     found = checkpoint(model["path"], model.get("revision"))
     processor = Processor.load(
-        found.folder, max_pixels=model.get("max_pixels"), trust_remote_code=bool(model.get("trust_remote_code"))
-    )
+        found.folder, max_pixels=model.get("max_pixels"), trust_remote_code=bool(model.get("trust_remote_code")),
+        settings=model.get("image_processor"),
+    )  # fmt: skip
     load_options(model["dtype"], model["device"], model["attention"], model.get("quantization"))
     depth = processor.layout.config.get_text_config().num_hidden_layers
     pruners = {point.name: point.pruner(depth, foreign) for point in points}
     heads = draft_heads(points, processor.layout.config.get_text_config(), foreign)
+    benchmark, size = behind_gate(benchmark, size, config["quality"], foreign)
     sample, inputs = first_readable(benchmark, size, processor)
     visual, most = inputs.visual_tokens[0], limit or benchmark.max_new_tokens
     check_fit(
@@ -104,17 +104,3 @@ def limited(benchmark: Benchmark, limit: int | None) -> int:
     if not len(benchmark):
         raise ValueError(f"benchmark {benchmark.name}: no sample is left after its filters")
     return len(benchmark) if limit is None else benchmark.whole(min(limit, len(benchmark)))
-
-
-@torch.no_grad()
-def picture_reaches(vlm: Any, sample: Sample) -> None:
-    """Raises where the pictures and grey ones of their sizes give the same first-token logits."""
-    seen, unseen = (
-        vlm.model(**vlm.inputs([conversation(sample, [], pictures)]), logits_to_keep=1).logits[0, -1]
-        for pictures in (sample.pictures, [blank_like(picture) for picture in sample.pictures])
-    )  # [V]
-    if torch.equal(seen, unseen):
-        raise ValueError(
-            f"the picture does not reach the model: sample {sample.id!r} and a plain grey picture give the same "
-            "first-token logits. Check that processor and weights are of one checkpoint (image token, chat template)"
-        )

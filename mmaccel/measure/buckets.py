@@ -1,4 +1,4 @@
-"""Samples grouped by what their pictures are like: size, sharpness and edge density, each cut in thirds.
+"""Samples grouped by what their pictures are like: size, sharpness and edge density cut in thirds, and complexity.
 
 Reads a record's `image` facts as numbers; what they mean is the benchmark's. The cuts are this run's own terciles over
 samples (one set of cuts for all points, so that buckets are paired like everything else): fixed limits would put every
@@ -13,6 +13,8 @@ from typing import Any
 Record = Mapping[str, Any]
 Labels = dict[str, dict[str, str]]  # fact → sample → the bucket's label, in order of rising values
 
+COMPLEXITY = "complexity"
+RISING = {name: at for at, name in enumerate(("flat", "blurred", "ordinary", "busy"))}
 FORMS = {"size": ".0f", "sharpness": ".0f", "edge density": ".3f"}
 
 
@@ -26,11 +28,20 @@ def facts_of(record: Record) -> dict[str, float]:
 
 def bucket_labels(records: Iterable[Record]) -> Labels:
     """Which bucket each sample belongs to, by fact; facts that tell no two pictures apart are left out."""
+    records = list(records)
     values: dict[str, dict[str, float]] = {name: {} for name in FORMS}
     for record in records:
         for name, value in facts_of(record).items():
             values[name].setdefault(record["sample"], value)
-    return {name: found for name, known in values.items() if (found := thirds(known, FORMS[name]))}
+    made = {name: found for name, known in values.items() if (found := thirds(known, FORMS[name]))}
+    return made | ({COMPLEXITY: named} if len(set((named := complexity(records)).values())) > 1 else {})
+
+
+def complexity(records: Iterable[Record]) -> dict[str, str]:
+    """sample → the bucket that the benchmark itself puts the picture in, in the order of rising complexity."""
+    said = {record["sample"]: (record.get("image") or {}).get("bucket") for record in records}
+    known = {sample: str(name) for sample, name in said.items() if name is not None}
+    return dict(sorted(known.items(), key=lambda item: (RISING.get(item[1], len(RISING)), item[1], item[0])))
 
 
 def thirds(known: Mapping[str, float], form: str) -> dict[str, str]:

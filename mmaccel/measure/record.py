@@ -47,10 +47,10 @@ POINT_COLUMNS: tuple[str, ...] = (
 )
 
 # Top-level config keys that change no measured value, so a resumed run may differ in them.
-HARMLESS = frozenset({"tracker", "resume", "output", "debug", "hydra"})
+HARMLESS = frozenset({"tracker", "resume", "output", "debug", "hydra", "run", "wandb"})
 # Provenance that decides what is measured: a resumed run may not differ in it. Another commit is noted, not refused.
 SAME_FACTS = (
-    "weights", "dtype", "attention", "device.type", "device.name", "threads", "benchmark",
+    "weights", "dtype", "attention", "device.type", "device.name", "threads", "benchmark", "processor",
     "versions.mmaccel", "versions.torch", "versions.transformers",
 )  # fmt: skip
 

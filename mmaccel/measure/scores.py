@@ -16,9 +16,12 @@ def clean(records: Iterable[Record]) -> list[Record]:
     return [record for record in records if not record.get("error")]
 
 
-def quality(good: Sequence[Record], base: Sequence[Record], is_base: bool, parses: bool, r: int) -> dict[str, Any]:
+def quality(
+    good: Sequence[Record], base: Sequence[Record], is_base: bool, parses: bool, r: int, across: bool = False
+) -> dict[str, Any]:
+    """across: points that saw other prompts are compared, because that is what is compared."""
     scores, others = correct_sums(good), correct_sums(base)
-    refused = None if is_base else other_prompts(good, base)
+    refused = None if is_base or across else other_prompts(good, base)
     accuracy = bootstrap_interval(*columns_of(scores), resamples=r, bounds=(0.0, 1.0))
     delta = Estimate(None, None, None, 0) if is_base or refused else paired_interval(scores, others, resamples=r)
     return {

@@ -69,7 +69,7 @@ def points_table(
         mine, is_base = by_point[point["name"]], point["name"] == baseline
         scored, against = ([record for record in side if id(record) in shared] for side in (mine, base))
         row = point_row(point, mine, base, is_base, resamples)
-        row |= quality(scored, against, is_base, parses, resamples)
+        row |= quality(scored, against, is_base, parses, resamples, across=bool(point.get("across")))
         row["apart"] = len({record["sample"] for record in clean(mine)} - {record["sample"] for record in scored})
         if point.get("twin"):
             twin = clean(by_point[point["twin"]])

@@ -19,6 +19,7 @@ from PIL import Image, ImageOps
 from torch import BoolTensor, Tensor
 
 from mmaccel.models.pictures import LAYOUTS, Layout, Placed, image_processor_class
+from mmaccel.models.preprocess import differing, with_settings
 
 Message = Mapping[str, Any]  # {"role": "user" | "assistant" | "system", "content": str | list[Part]}
 Part = Mapping[str, Any]  # {"type": "image", "image": PIL} | {"type": "text", "text": str}
@@ -70,9 +71,14 @@ class Processor:
     template: str  # Jinja
     max_pixels: int = PICTURE_LIMIT
     files: Mapping[str, str] = field(default_factory=dict)  # name → sha256 of the files it was read from
+    written: Mapping[str, Any] = field(default_factory=dict)  # what the checkpoint says of its pictures
 
     @classmethod
-    def load(cls, folder: Path, *, max_pixels: int | None = None, trust_remote_code: bool = False) -> "Processor":
+    def load(
+        cls, folder: Path, *, max_pixels: int | None = None, trust_remote_code: bool = False,
+        settings: Mapping[str, Any] | None = None,
+    ) -> "Processor":  # fmt: skip
+        """settings: of the image processor, in the place of the checkpoint's own."""
         from transformers import AutoConfig, AutoTokenizer
 
         whole = isinstance(max_pixels, int) and not isinstance(max_pixels, bool)
@@ -89,11 +95,12 @@ class Processor:
         names = ("preprocessor_config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json")
         return cls(
             tokenizer=tokenizer,
-            image_processor=image_processor.from_pretrained(folder),
+            image_processor=with_settings(image_processor.from_pretrained(folder), settings),
             layout=layout,
             template=template,
             max_pixels=max_pixels or PICTURE_LIMIT,
             files={n: hashlib.sha256((folder / n).read_bytes()).hexdigest() for n in names if (folder / n).is_file()},
+            written=named,
         )
 
     @cached_property
@@ -106,6 +113,11 @@ class Processor:
             "files": dict(self.files),
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+    @cached_property
+    def differing(self) -> dict[str, list[Any]]:
+        """Setting → [the checkpoint's, the one in use] where pictures are not prepared as the checkpoint says."""
+        return differing(self.image_processor, self.written)
 
     @property
     def context(self) -> int:

@@ -52,13 +52,18 @@ class VLM:
         quantization: str | None = None,
         revision: str | None = None,
         max_pixels: int | None = None,
+        image_processor: Mapping[str, Any] | None = None,
         trust_remote_code: bool = False,
     ) -> "VLM":
-        """`path`: a folder, a Hub name, or `pico`. None means float32, cpu, sdpa; a run puts its machine's there."""
+        """`path`: a folder, a Hub name, or `pico`. None means float32, cpu, sdpa; a run puts its machine's there.
+
+        image_processor: settings in the place of the checkpoint's, e.g. {"do_center_crop": False}."""
         dtype, device, attention = dtype or "float32", device or "cpu", attention or "sdpa"
         options = load_options(dtype, device, attention, quantization)
         found = checkpoint(path, revision)
-        processor = Processor.load(found.folder, max_pixels=max_pixels, trust_remote_code=trust_remote_code)
+        processor = Processor.load(
+            found.folder, max_pixels=max_pixels, trust_remote_code=trust_remote_code, settings=image_processor
+        )
         check_vocabulary(processor)
         model = load_weights(found, {**options, "trust_remote_code": trust_remote_code})
         complete_generation(model, processor)

@@ -25,7 +25,7 @@ def buckets_html(rows: Sequence[Row]) -> Markup:
     body += [tag("tr", tag("th", row["point"]), *[cell(row, *column) for column in columns]) for row in rows]
     table = tag("div", tag("table", tag("thead", *head), tag("tbody", *body)), class_="scroll")
     lead = "Accuracy [%], the paired difference to the baseline in points and the speed-up, on thirds of this run's "
-    lead += "samples; "
+    lead += "samples, and by the complexity that the benchmark says; "
     lead += "a\u00a0–\u00a0b is above a, up to b. Size: the longer side. Sharpness: variance of the Laplacian. "
     lead += "Edge density: share of neighbouring pixels with a step between them."
     return tag("section", tag("h2", "By picture"), tag("p", lead, class_="lead"), table)

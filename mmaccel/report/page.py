@@ -20,7 +20,8 @@ from mmaccel.measure.stats import STAGES
 from mmaccel.report.bucketrows import buckets_html
 from mmaccel.report.chart import baseline_swatch, chart, swatch
 from mmaccel.report.drafting import drafting_html
-from mmaccel.report.headline import headline
+from mmaccel.report.gaterows import gate_html
+from mmaccel.report.headline import Finding, headline
 from mmaccel.report.kindrows import kinds_table
 from mmaccel.report.markup import Markup, join, tag
 from mmaccel.report.officialrows import official_html
@@ -33,7 +34,8 @@ HERE = Path(__file__).parent
 STYLE = Markup((HERE / "page.css").read_text(encoding="utf-8"))
 SCRIPT = Markup((HERE / "page.js").read_text(encoding="utf-8"))
 SAMPLES = 12
-PICTURE_BYTES = 3_500_000  # all embedded pictures together
+PICTURE_BYTES = 3_500_000  # all embedded pictures of samples together
+SHEET_BYTES = 1_000_000
 
 
 def write_report(folder: str | Path) -> Path:
@@ -70,7 +72,7 @@ def page(
         "main",
         tag("h1", title),
         facts(rows, records, config, provenance),
-        tag("div", *[finding(one) for one in headline(rows, records)], class_="findings"),
+        tag("div", *[finding(one) for one in [*headline(rows, records), *prepared(provenance)]], class_="findings"),
         curves(rows),
         official_html(plain),
         kinds(plain),
@@ -79,6 +81,7 @@ def page(
         buckets_html(plain),
         stages(rows),
         cold_start(rows, provenance),
+        gate_html(read_json(path / "quality.json"), sheet_of(path)),
         points_html(rows),
         samples(path, rows, records),
         origin(config, provenance),
@@ -113,6 +116,13 @@ def short(node: Any) -> str | None:
 
 def finding(one: Any) -> Markup:
     return tag("section", tag("h3", one.title), tag("p", one.text), class_=f"finding {one.tone}")
+
+
+def prepared(provenance: Mapping[str, Any]) -> list[Finding]:
+    differs = (provenance.get("processor") or {}).get("differs") or {}
+    said = "; ".join(f"{name}: {own} became {now}" for name, (own, now) in differs.items())
+    text = f"Not as the checkpoint says, for every point alike: {said}."
+    return [Finding("Pictures are prepared otherwise", text, "bad")] if differs else []
 
 
 def prunes(rows: Sequence[Row]) -> bool:
@@ -201,6 +211,10 @@ def cold_start(rows: Sequence[Row], provenance: Mapping[str, Any]) -> Markup | N
         words += f" (the baseline's median: {seconds(later)})" if later is not None else ""
         words += f" and was done after {seconds(first['e2e_ms'])}"
     return tag("p", f"{words}.", class_="lead cold")
+
+
+def sheet_of(path: Path) -> Markup | None:
+    return Room(SHEET_BYTES).picture(path / "contact_sheet.png", 1200, "pictures that the input gate flagged")
 
 
 def seconds(ms: float) -> str:
