@@ -17,7 +17,7 @@ FLOORS = [
 MECHANISM = {"models", "attach", "station", "walk", "masks", "observe", "cache", "decoding"}
 PLACES = {
     "transformers": MECHANISM, "huggingface_hub": {"models"}, "tokenizers": {"models"},
-    "wandb": {"measure/tracker.py", "report"}, "wandb_workspaces": {"report"},
+    "wandb": {"measure/tracker.py", "measure/artifacts.py", "report"}, "wandb_workspaces": {"report"},
     "hydra": {"run", "jobs"}, "omegaconf": {"run", "jobs"},
     "datasets": {"benchmarks", "training/rows.py"},
     "PIL": {"benchmarks", "training/data.py", "training/rows.py", "models", "report"},

@@ -28,6 +28,7 @@ from safetensors.torch import load_file, save_file
 
 from mmaccel import registry
 from mmaccel.benchmarks.base import Benchmark, Sample
+from mmaccel.jobs.agreement import same_beginning
 from mmaccel.jobs.cold import cold_start
 from mmaccel.jobs.conversation import conversation, dice
 from mmaccel.jobs.digest import digest
@@ -308,7 +309,7 @@ def test_the_table_and_page_are_built_again_from_the_records(monkeypatch, finish
     before = (finished / "points.csv").read_text()
     for name in ("points.csv", "report.html"):
         (finished / name).unlink()
-    assert typed(monkeypatch, "job=report", f"job.folder={finished}") == 0
+    assert typed(monkeypatch, "job=report", f"run={finished}") == 0
     assert (finished / "points.csv").read_text() == before
     assert (finished / "report.html").is_file()
     assert "fastv ratio=0.5" in capsys.readouterr().out
@@ -318,7 +319,7 @@ def test_the_table_and_page_are_built_again_from_the_records(monkeypatch, finish
 def test_a_finished_run_is_pushed_by_the_tracker_and_the_sync_line_is_printed(monkeypatch, finished, capsys):
     pushed = []
     monkeypatch.setattr("mmaccel.measure.tracker.push", lambda folder, **_: pushed.append(folder) or "wandb sync X")
-    assert typed(monkeypatch, "job=push", f"job.folder={finished}") == 0
+    assert typed(monkeypatch, "job=wandb_push", f"run={finished}", "tracker.mode=offline") == 0
     assert pushed == [finished]
     assert "wandb sync X" in capsys.readouterr().out
 
@@ -411,9 +412,16 @@ def test_turns_carry_the_conversation_and_resume_in_the_middle(vlm, tmp_path):
         rest = list(Paired(asker, plan, folder, warmup=0, maps=0).sample(0, points))
         assert [(r["point"], r["turn"]) for r in rest] == [(BASELINE, 1), ("fastv", 0), ("fastv", 1)]
     assert rest[0]["tokens"]["prompt"] > first["tokens"]["prompt"] + 4
-    assert rest[0]["score"] == {"correct": 1.0, "agreement": True}
+    assert rest[0]["score"] == {"correct": 1.0, "agreement": True, "prefix": 1.0}
     assert rest[2]["score"]["correct"] == float(rest[2]["parsed"] == rest[0]["parsed"])
     assert "agreement" not in first["score"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "other", "share"), [("a b c", "a b d", 2 / 3), ("a b", "a b c d", 0.5), ("", "", 1.0), ("a", "", 0.0)]
+)
+def test_of_long_replies_the_same_beginning_is_kept(reply, other, share):
+    assert same_beginning(reply, other) == same_beginning(other, reply) == pytest.approx(share)
 
 
 def test_a_benchmark_without_a_digest_is_hashed_sample_by_sample(monkeypatch):

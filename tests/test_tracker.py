@@ -1,6 +1,8 @@
-"""W&B offline: what is in the binary log, that a second push does not double, that nothing there can stop a run."""
+"""W&B: what is in the offline log, what `wandb sync` brings to a server, that a second push does not double, and that
+nothing there can stop a run."""
 
 import glob
+import hashlib
 import json
 import os
 import shlex
@@ -15,10 +17,11 @@ import yaml
 from wandb.proto import wandb_internal_pb2
 
 from mmaccel import registry
-from mmaccel.measure import tracker
+from mmaccel.measure import artifacts, tracker
 from mmaccel.measure.record import RunFolder
-from mmaccel.measure.tracker import NoTracker, Wandb, push, written
+from mmaccel.measure.tracker import NoTracker, Wandb, arrived, push, written
 from tests.runfolder import HOSTILE, make_run, points, record
+from tests.wandb_server import ENTITY, KEY, wandb_server
 
 BLOCK = 32768
 
@@ -67,6 +70,11 @@ def name(item) -> str:
     return item.key or ".".join(item.nested_key)
 
 
+def of_type(run: Logged, kind: str):
+    (found,) = [artifact for artifact in run.artifacts if artifact.type == kind]
+    return found
+
+
 @pytest.fixture(scope="module")
 def pushed(tmp_path_factory):
     folder = make_run(tmp_path_factory.mktemp("runs") / "a run's folder", n=12, count=7, with_pictures=2).path
@@ -102,7 +110,7 @@ def test_every_point_has_config_summary_history_and_table(pushed):
 
 def test_pictures_and_survivors_are_in_the_table_and_staged_in_the_run_folder(pushed):
     folder, _, runs = pushed
-    (artifact,) = runs["fastv ratio=0.5"].artifacts
+    artifact = of_type(runs["fastv ratio=0.5"], "run_table")
     staged = {entry.path: Path(entry.local_path) for entry in artifact.manifest.contents}
     assert all(file.is_file() and file.is_relative_to(folder.resolve()) for file in staged.values())
     table = json.loads(staged["samples.table.json"].read_text())
@@ -123,6 +131,64 @@ def test_the_aggregate_has_curves_table_and_pareto(pushed):
     assert len(table["data"]) == 7
     assert any(key.startswith("pareto") for line in sweep.history for key in line)
     assert len(sweep.table("samples")["columns"]) == 5 + 3 * 7
+
+
+def test_the_aggregate_carries_the_run_folder(pushed):
+    folder, _, runs = pushed
+    artifact = of_type(runs["sweep"], "run-folder")
+    files = {entry.path: Path(entry.local_path) for entry in artifact.manifest.contents}
+    assert set(files) == {"records.jsonl", "points.csv", "summary.json", "config.yaml", "provenance.json"}
+    assert all(file.read_bytes() == (folder / name).read_bytes() for name, file in files.items())
+    said = json.loads(artifact.metadata)
+    assert said["run"] == json.loads((folder / "provenance.json").read_text())["run"]
+    assert said["heads"] == {}
+    assert artifact.name == f"fastv_sweep-{said['run'][:8]}"
+
+
+def training(folder: Path) -> Path:
+    """What job=train leaves, without a training."""
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "trainer.pt").write_bytes(b"optimiser")
+    (folder / "config.json").write_text(json.dumps({"mmaccel": {"head": "eagle", "step": 4, "target": "pico"}}))
+    (folder / "log.jsonl").write_text('{"step": 4, "loss_0": 1.5}\n')
+    node = {"data": {"path": "chats.json"}, "pruner": {"layer": 2, "ratio": 0.5}, "job": {"plan": {"steps": 4}}}
+    (folder / "run.yaml").write_text(yaml.safe_dump(node))
+    facts = {"run": "0123456789ab", "model_path": "~/pico", "weights": {"sha256": "5e0f"}, "seed": 1}
+    (folder / "provenance.json").write_text(json.dumps(facts))
+    return folder
+
+
+def test_a_training_carries_its_head_and_what_it_came_from(tmp_path):
+    folder = training(tmp_path / "head")
+    assert push(folder) is not None
+    (run,) = map(Logged, folder.glob("wandb/offline-run-*"))
+    artifact = of_type(run, "draft-head")
+    assert {entry.path for entry in artifact.manifest.contents} == {"config.json", "model.safetensors"}
+    said = json.loads(artifact.metadata)
+    assert said["data"] == {"path": "chats.json"}
+    assert said["target"] == {"path": "~/pico", "weights": {"sha256": "5e0f"}}
+    assert said["pruner"] == {"layer": 2, "ratio": 0.5}
+    assert said["head"]["step"] == 4
+    assert artifact.name == "eagle-01234567"
+
+
+def test_a_run_folder_names_the_heads_that_drafted_in_it(tmp_path):
+    folder = training(tmp_path / "head")
+    gate = {"head": {"folder": str(folder), "beam": None}, "first": 4}
+    names = ("gate", "shipped", "lookup", None)
+    config = {
+        "points": [{"name": str(name), "draft": name} for name in names],
+        "draft": {"ngram": 3}, "drafts": {"gate": gate},
+        "heads": {"shipped": {"folder": "pico-eagle"}, "idle": {"folder": "pico-medusa"}},
+    }  # fmt: skip
+    heads = {name: artifacts.head(node) for name, node in artifacts.drafts(config).items()}
+    assert set(heads) == {"gate", "shipped", "lookup"}
+    assert heads["gate"]["artifact"] == "eagle-01234567"
+    assert heads["gate"]["sha256"] == hashlib.sha256(b"weights").hexdigest()
+    assert heads["shipped"]["head"]["target"] == "pico"
+    assert "artifact" not in heads["shipped"]
+    assert heads["lookup"] == {}
 
 
 def test_the_line_names_the_folders(pushed):
@@ -166,6 +232,74 @@ def test_a_dead_server_and_a_wrong_key_cost_a_warning_within_the_deadline(pushed
     with pytest.warns(UserWarning, match="stay offline"):
         assert push(folder, project="tests", mode="online", seconds=4) == line
     assert time.perf_counter() - started < 20
+
+
+@pytest.fixture
+def server(monkeypatch):
+    with wandb_server() as found:
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        monkeypatch.setenv("WANDB_BASE_URL", found.url)
+        yield found
+
+
+def of_run(server, name: str):
+    (sent,) = [run for run in server.runs.values() if run.fields["displayName"] == name]
+    return sent
+
+
+def test_a_finished_folder_arrives_whole(server, tmp_path, monkeypatch):
+    """The real `wandb sync`, which sees a server that records what it is sent."""
+    monkeypatch.chdir(tmp_path)
+    folder = make_run(tmp_path / "run", n=4, count=3, with_pictures=1).path
+    rows = json.loads((folder / "summary.json").read_text())["points"]
+    assert push(folder, project="tests", entity=ENTITY, mode="online") is None
+    assert arrived(folder)
+    assert {run.fields["displayName"] for run in server.runs.values()} == {"sweep", *(row["point"] for row in rows)}
+    assert {run.fields["groupName"] for run in server.runs.values()} == {tracker.pushed(folder)["group"]}
+    assert {(run.fields["entity"], run.fields["project"]) for run in server.runs.values()} == {(ENTITY, "tests")}
+    for row in rows:
+        sent = of_run(server, row["point"])
+        assert sent.complete
+        assert sent.config["point"]["ratio"] == row["ratio"]
+        assert sent.config["provenance"]["seed"] == 0
+        assert sent.summary["accuracy"] == row["accuracy"]
+        times = [line["e2e_ms"] for line in sent.history if "e2e_ms" in line]
+        assert times == [r["e2e_ms"] for r in RunFolder.open(folder).records() if r["point"] == row["point"]]
+    curves = [line for line in of_run(server, "sweep").history if "accuracy/fastv" in line]
+    assert len(curves) == 1
+    (whole,) = server.of_type("run-folder")
+    assert whole["committed"]
+    assert {name: server.uploads[path] for name, path in whole["files"].items()} == {
+        name: (folder / name).read_bytes()
+        for name in ("records.jsonl", "points.csv", "summary.json", "config.yaml", "provenance.json")
+    }
+    tables = server.of_type("run_table")
+    assert len(tables) == 3 + 2, "the samples of every point; samples and points of the sweep"
+    assert all(table["committed"] for table in tables)
+    pictures = [name for table in tables for name in table["files"] if name.endswith(".png")]
+    assert len(pictures) == 4 + 2, "one sample's picture in four tables, its survival map in two"
+    assert sorted(os.listdir(tmp_path)) == ["run"], "nothing is left where it was started"
+    # again: the same runs and versions, whatever had to be sent
+    before = {name: len(run.history) for name, run in server.runs.items()}, set(server.artifacts)
+    assert push(folder, project="tests", entity=ENTITY, mode="online") is None
+    for mark in folder.glob("wandb/offline-run-*/*.sync*"):
+        mark.unlink()
+    assert push(folder, project="tests", entity=ENTITY, mode="online") is None
+    assert before == ({name: len(run.history) for name, run in server.runs.items()}, set(server.artifacts))
+
+
+def test_what_the_server_refuses_is_not_called_synced(server, tmp_path):
+    """wandb itself marks such a run as synced and ends with 0."""
+    folder = training(tmp_path / "head")
+    for server.refused in ("upload", "CreateArtifact", "CreateRunFiles", "UpsertBucket"):
+        with pytest.warns(UserWarning, match="1 of 1 runs stay offline .*(not allowed|no more room|have failed)"):
+            assert push(folder, entity=ENTITY, mode="online").startswith("wandb sync")
+        assert not arrived(folder)
+    server.refused = ""
+    assert push(folder, entity=ENTITY, mode="online") is None
+    (head,) = server.of_type("draft-head")
+    assert head["committed"]
+    assert server.uploads[head["files"]["model.safetensors"]] == b"weights"
 
 
 def test_what_was_synced_is_not_named_again(tmp_path, monkeypatch):
@@ -223,3 +357,5 @@ def test_the_yamls_build_trackers(tmp_path):
     assert NoTracker().push(tmp_path) is None
     with pytest.raises(ValueError, match=r"got 'live', valid are \['offline', 'online', 'auto'\]"):
         Wandb(mode="live")
+    with pytest.raises(ValueError, match=r"tracker.seconds: got 0, valid are numbers above 0"):
+        Wandb(seconds=0)

@@ -86,7 +86,9 @@ def test_a_trainings_curves_reach_wandb(train, tmp_path, monkeypatch, capsys):
     held = json.loads((tmp_path / "run" / "held_out.json").read_text())
     assert logged.summary["held_out/tau"] == held["tau"]
     assert logged.summary["held_out/accepted_at_1"] == held["accepted_by_depth"][0]
-    assert typed(monkeypatch, "job=push", "job.folder=run") == 0
+    (head,) = logged.artifacts
+    assert (head.type, json.loads(head.metadata)["head"]["step"]) == ("draft-head", 4)
+    assert typed(monkeypatch, "job=wandb_push", "run=run", "tracker.mode=offline") == 0
     assert [path.name for path in (tmp_path / "run" / "wandb").glob("offline-run-*")] == [folder.name], "not twice"
     assert train("resume=run", "tracker=wandb") == 0
     assert len(json.loads((tmp_path / "run" / "provenance.json").read_text())["resumed"]) == 1

@@ -16,4 +16,12 @@ def agreement(record: Mapping[str, Any], base: Mapping[str, Any], mixed: bool) -
     """The score's part. mixed: other questions of the benchmark have answers, and agreement is not averaged with being
     right; the baseline would agree with itself."""
     agrees = float(record["parsed"] == base["parsed"])
-    return {"same_as_baseline": agrees} if mixed else {"correct": agrees, "agreement": True}
+    shared = {"prefix": same_beginning(record["prediction"] or "", base["prediction"] or "")}
+    return shared | ({"same_as_baseline": agrees} if mixed else {"correct": agrees, "agreement": True})
+
+
+def same_beginning(reply: str, other: str) -> float:
+    """Share of the longer reply's words before the first that differs: of a long text, agreement alone says little."""
+    mine, theirs = reply.split(), other.split()
+    same = next((at for at, pair in enumerate(zip(mine, theirs)) if pair[0] != pair[1]), min(len(mine), len(theirs)))
+    return same / max(len(mine), len(theirs), 1) if mine or theirs else 1.0

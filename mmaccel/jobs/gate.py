@@ -36,7 +36,7 @@ def checked_plan(config: Mapping[str, Any], points: list[Point], foreign: bool) 
     """Raises ValueError, naming what was given and what is valid, for whatever cannot work."""
     for point in points:
         point.pruner(foreign=foreign)  # budgets out of range, before any file is read
-    limit = checked_limit(config["sampler"].get("max_new_tokens"))
+    limit, least = (checked_limit(config["sampler"], name) for name in ("max_new_tokens", "min_new_tokens"))
     benchmark = registry.instantiate(config["benchmark"], foreign=foreign)
     size = limited(benchmark, config["limit"])
     model = model_node(config)
@@ -52,6 +52,8 @@ def checked_plan(config: Mapping[str, Any], points: list[Point], foreign: bool) 
     benchmark, size = behind_gate(benchmark, size, config["quality"], foreign)
     sample, inputs = first_readable(benchmark, size, processor)
     visual, most = inputs.visual_tokens[0], limit or benchmark.max_new_tokens
+    if least and least > most:
+        raise ValueError(f"sampler.min_new_tokens: got {least}, valid are null and at most max_new_tokens = {most}")
     check_fit(
         model["path"], dtype=model["dtype"], device=model["device"], visual_tokens=visual,
         text_tokens=inputs.prompt_tokens[0] - visual, max_new_tokens=most,
@@ -71,10 +73,11 @@ def draft_heads(points: list[Point], text: Any, foreign: bool) -> dict[str, Any]
     return {point.name: built[point.draft[0]] for point in points if point.draft}
 
 
-def checked_limit(most: Any) -> int | None:
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-        raise ValueError(f"sampler.max_new_tokens: got {most!r}, valid are null and whole numbers from 1 on")
-    return most
+def checked_limit(sampler: Mapping[str, Any], name: str) -> int | None:
+    tokens = sampler.get(name)
+    if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1):
+        raise ValueError(f"sampler.{name}: got {tokens!r}, valid are null and whole numbers from 1 on")
+    return tokens
 
 
 def first_readable(benchmark: Benchmark, size: int, processor: Processor) -> tuple[Sample, Inputs]:

@@ -81,7 +81,7 @@ def listed(counts: Counter[str]) -> str:
 
 
 def rules_table(found: Screening, worst: int) -> Table:
-    table = Table(box=None, header_style="bold", padding=(1, 2, 0, 0), collapse_padding=True)
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for title in ("rule", "threshold", "flagged", "share", "worst"):
         table.add_column(title, overflow="fold", justify="left" if title in ("rule", "worst") else "right")
     for rule, threshold in found.quality.rules.items():

@@ -47,9 +47,7 @@ class Asker:
     ) -> tuple[dict[str, Any], Any]:  # fmt: skip
         """(the record's measured part, the pruning event) of the turn that follows the replies in `said`.
 
-        Where it is not timed, preprocessing and the tower's work are shared with the requests before, and the times
-        stay empty.
-        """
+        Where it is not timed, preprocessing and the tower's work are shared with the requests before, without times."""
         clock, data = Clock(self.device), all_bytes(sample) if timed else []
         dealt = dice(self.seed, sample.id, len(said))
         speculate = Speculate(head, tokenizer=self.vlm.tokenizer, seed=dealt, clock=clock)
@@ -95,6 +93,8 @@ class Asker:
     def options(self, limit: int | None) -> dict[str, Any]:
         given = generate_options(self.sampler)
         most = given.pop("max_new_tokens", self.benchmark.max_new_tokens)
+        if limit:
+            given.pop("min_new_tokens", None)  # of a warm-up, which may end earlier
         return given | {"max_new_tokens": min(most, limit) if limit else most}
 
     def check_room(self, prompt: int, most: int) -> None:

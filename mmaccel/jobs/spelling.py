@@ -46,6 +46,12 @@ def check_config(config: Mapping[str, Any]) -> None:
         if isinstance(node, Mapping) and "_target_" not in node:
             valid = {key for name in registry.names(group) for key in registry.load(group, name)}
             refuse_unknown(f"{group}.", node, valid)
+    for key, node in page.items():
+        if isinstance(node, Mapping) and node and key != "hydra":  # an empty one is the user's to fill
+            if not isinstance(config[key], Mapping):
+                spelled = ", ".join(f"{key}.{name}=…" for name in node)
+                raise ValueError(f"{key}: got {config[key]!r}, valid are {spelled}")
+            refuse_unknown(f"{key}.", config[key], set(node))
 
 
 def refuse_unknown(prefix: str, node: Mapping[str, Any], valid: set[str]) -> None:

@@ -23,5 +23,7 @@ class Task:
         return Path(self.config["resume"]) if self.config.get("resume") else None
 
     def kept(self) -> dict[str, Any]:
-        """The configuration as the run folder keeps it: without what says where it is written and how errors look."""
-        return {key: value for key, value in self.config.items() if key not in ("output", "resume", "debug")}
+        """The configuration as the run folder keeps it: without what says where it is written and how errors look, and
+        what other jobs do with a finished one."""
+        left_out = ("output", "resume", "debug", "run", "wandb")
+        return {key: value for key, value in self.config.items() if key not in left_out}

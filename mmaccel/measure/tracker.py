@@ -9,17 +9,21 @@ Pushing twice does not double: run ids derive from the name in provenance.json, 
 Unchanged records are not written again; changed ones replace our own folders of the same ids under wandb/, and syncing
 them again writes the same runs. W&B's log holds absolute paths of the tables' pictures, which is why they are staged
 inside the run folder, and why a folder that was moved is written anew by its next push: push, then sync.
+
+What travels along as artifacts stands in measure/artifacts.py.
 """
 
 import argparse
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,11 +33,14 @@ from typing import Any
 
 import yaml
 
+from mmaccel.measure.artifacts import draft_head, run_folder
 from mmaccel.measure.record import POINT_COLUMNS, RunFolder, picture_name, write_atomic
 
 MODES = ("offline", "online", "auto")
 WRITE_SECONDS = 600
-SYNC_SECONDS = 180
+SYNC_SECONDS = 180.0
+LAYOUT = 2  # of what is written: a folder that was pushed in an older one is written anew by its next push
+LOST = ("sender: failed", "runfiles:", "file transfer:", "filestream:")  # errors of the sync: it did not all arrive
 DRAFTED = ("tau", "alpha", "speedup", "break_even", "identical", "entropy", "tokens")
 TRAINING = "log.jsonl"  # what a training measured, a line per step; such a folder has no records
 CURVES = ("accuracy", "speedup_e2e", "kv_fraction", "mac_fraction", "tau")
@@ -41,16 +48,19 @@ CURVES = ("accuracy", "speedup_e2e", "kv_fraction", "mac_fraction", "tau")
 
 @dataclass(frozen=True)
 class Wandb:
-    """conf/tracker/wandb.yaml. mode: offline, online, or auto (online when a key is set)."""
+    """conf/tracker/wandb.yaml. mode: offline, online, or auto (online when a key is set). seconds: for a sync."""
 
     mode: str = "offline"
     project: str = "mmaccel"
     entity: str | None = None
     sample_limit: int = 32
+    seconds: float = SYNC_SECONDS
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"tracker.mode: got {self.mode!r}, valid are {list(MODES)}")
+        if isinstance(self.seconds, bool) or not self.seconds > 0:
+            raise ValueError(f"tracker.seconds: got {self.seconds!r}, valid are numbers above 0")
 
     def push(self, folder: str | Path) -> str | None:
         return push(Path(folder), **asdict(self))
@@ -100,13 +110,11 @@ def sync_line(runs: Sequence[Path]) -> str:
 
 def written(folder: Path, project: str, entity: str | None, sample_limit: int) -> list[Path]:
     """The offline run folders of this run folder, written by a child process unless they are up to date."""
-    marker = folder / "wandb" / "pushed.json"
     digest = content_digest(folder, str(folder.resolve()), project, entity, sample_limit)
-    if marker.is_file():
-        pushed = json.loads(marker.read_text())
-        runs = [folder / "wandb" / name for name in pushed["runs"]]
-        if pushed["digest"] == digest and all(run.is_dir() for run in runs):
-            return [run for run in runs if not is_synced(run)]
+    before = pushed(folder)
+    runs = [folder / "wandb" / name for name in before.get("runs", [])]
+    if before.get("digest") == digest and all(run.is_dir() for run in runs):
+        return [run for run in runs if not is_synced(run)]
     command = [sys.executable, "-m", "mmaccel.measure.tracker", str(folder), "--project", project,
                "--sample-limit", str(sample_limit), *(["--entity", entity] if entity else [])]  # fmt: skip
     offline = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
@@ -116,13 +124,26 @@ def written(folder: Path, project: str, entity: str | None, sample_limit: int) -
     code, output = run_child(command, offline, WRITE_SECONDS)
     if code != 0:
         raise RuntimeError(f"the writer ended with {code}: {' '.join(output.split()[-60:])}")
-    names = json.loads(output.strip().splitlines()[-1])
-    write_atomic(marker, json.dumps({"digest": digest, "runs": names}))
-    return [folder / "wandb" / name for name in names]
+    found = json.loads(output.strip().splitlines()[-1])
+    found |= {"digest": digest, "project": project, "entity": entity}
+    write_atomic(folder / "wandb" / "pushed.json", json.dumps(found))
+    return [folder / "wandb" / name for name in found["runs"]]
+
+
+def pushed(folder: Path) -> dict[str, Any]:
+    """What the last push wrote and where to: runs (names under wandb/), group, project, entity, digest; {} = none."""
+    marker = folder / "wandb" / "pushed.json"
+    return json.loads(marker.read_text()) if marker.is_file() else {}
+
+
+def arrived(folder: Path) -> bool:
+    """Whether all that the last push wrote is on the server."""
+    runs = pushed(folder).get("runs") or []
+    return bool(runs) and all(is_synced(folder / "wandb" / name) for name in runs)
 
 
 def content_digest(folder: Path, *settings: object) -> str:
-    digest = hashlib.sha256(repr(settings).encode())
+    digest = hashlib.sha256(repr((LAYOUT, *settings)).encode())
     for name in ("config.yaml", "records.jsonl", "summary.json", "run.yaml", TRAINING, "held_out.json"):
         file = folder / name
         digest.update(file.read_bytes() if file.is_file() else b"")
@@ -130,15 +151,43 @@ def content_digest(folder: Path, *settings: object) -> str:
 
 
 def synced(runs: Sequence[Path], seconds: float) -> list[Path]:
-    """Sync, within the deadline; the runs that are still only here."""
-    environment = os.environ | {"WANDB_MODE": "online", "WANDB_ERROR_REPORTING": "false"}
-    code, output = run_child([sys.executable, "-m", "wandb", "sync", *map(str, runs)], environment, seconds)
+    """Sync, within the deadline; the runs that are still only here, or did not arrive whole."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
+        (Path(home) / "wandb").mkdir()
+        environment = os.environ | {"WANDB_MODE": "online", "WANDB_SILENT": "false", "WANDB_ERROR_REPORTING": "false"}
+        environment["WANDB_DIR"] = home  # its logs; else they land where this was started
+        code, output = run_child([sys.executable, "-m", "wandb", "sync", *map(str, runs)], environment, seconds)
+        lost = losses(Path(home))
+    for run in runs:
+        for mark in [*run.glob("*.synced"), *run.glob("*.syncstate")] if run.name in lost else []:
+            mark.unlink()
     left = [run for run in runs if not is_synced(run)]
     if left:
-        why = "no answer in time" if code is None else " ".join(output.split()[-30:])
-        said = f"W&B: {len(left)} of {len(runs)} runs stay offline ({why}); later: {sync_line(left)}"
-        warnings.warn(said, stacklevel=4)
+        why = "no answer in time" if code is None else next(iter(lost.values()), reason(output))
+        told = f"W&B: {len(left)} of {len(runs)} runs stay offline ({why}); later: {sync_line(left)}"
+        warnings.warn(told, stacklevel=4)
     return left
+
+
+def reason(output: str) -> str:
+    """The line of a sync that says what went wrong, of an output that lists runs."""
+    lines = [" ".join(line.split()) for line in output.splitlines() if line.strip()]
+    wrong = [line for line in lines if "error" in line.lower() and "logs at:" not in line]
+    return (wrong or lines or ["it said nothing"])[-1]
+
+
+def losses(home: Path) -> dict[str, str]:
+    """Run folder → why a part of it did not arrive. wandb marks such a run as synced and says so in its log alone."""
+    found: dict[str, str] = {}
+    for log in home.rglob("debug-sync*.log"):
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                said = json.loads(line)
+            except ValueError:
+                continue
+            if said.get("level") == "ERROR" and said.get("msg", "").startswith(LOST) and said.get("sync_path"):
+                found.setdefault(Path(said["sync_path"]).parent.name, f"{said['msg']} {said.get('error', '')}".strip())
+    return found
 
 
 def is_synced(run: Path) -> bool:
@@ -193,16 +242,19 @@ class Source:
     @classmethod
     def of(cls, folder: Path, config: dict[str, Any], provenance: dict[str, Any], rows: Any, records: Any) -> "Source":
         run = provenance.get("run") or hashlib.sha256(json.dumps(provenance, sort_keys=True).encode()).hexdigest()[:12]
-        return cls(folder, {**config, "provenance": provenance}, run, f"{folder.name}-{run[:6]}", rows, records)
+        # a Report's filter is parsed from text without quoting, so a group holds no sign that would need it
+        words = re.sub(r"[^\w.-]+", "-", text(folder.name) or "")
+        return cls(folder, {**config, "provenance": provenance}, run, f"{words}-{run[:6]}", rows, records)
 
     def run_id(self, job: str, name: str) -> str:
         return f"{self.run[:8]}-{hashlib.sha256(f'{job}/{name}'.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
-def write(folder: Path, project: str, entity: str | None, sample_limit: int) -> list[str]:
-    """All runs of a folder, offline; their folder names under wandb/."""
+def write(folder: Path, project: str, entity: str | None, sample_limit: int) -> dict[str, Any]:
+    """All runs of a folder, offline; their folder names under wandb/ and their group."""
     if (folder / TRAINING).is_file():
-        return [write_training(Source.training(folder), project, entity)]
+        source = Source.training(folder)
+        return {"runs": [write_training(source, project, entity)], "group": source.group}
     source = Source.read(folder)
     shutil.rmtree(folder / "wandb" / "staged", ignore_errors=True)
     for row in source.rows:
@@ -211,7 +263,8 @@ def write(folder: Path, project: str, entity: str | None, sample_limit: int) -> 
     with offline_run(source, "sweep", "sweep", project, entity, {}) as run:
         write_aggregate(run, source, sample_limit)
     ids = [*[source.run_id("point", row["point"]) for row in source.rows], source.run_id("sweep", "sweep")]
-    return [next((folder / "wandb").glob(f"offline-run-*-{name}")).name for name in ids]
+    names = [next((folder / "wandb").glob(f"offline-run-*-{name}")).name for name in ids]
+    return {"runs": names, "group": source.group}
 
 
 def identity(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,6 +308,8 @@ def write_training(source: Source, project: str, entity: str | None) -> str:
         depths = found.pop("accepted_by_depth", [])
         found |= {f"accepted_at_{at + 1}": share for at, share in enumerate(depths)}
         run.summary.update({f"held_out/{key}": value for key, value in found.items() if value is not None})
+        if (head := draft_head(source.folder, whole(source.config))) is not None:
+            run.log_artifact(head)
     return next((source.folder / "wandb").glob(f"offline-run-*-{source.run_id('train', 'training')}")).name
 
 
@@ -353,9 +408,7 @@ def write_aggregate(run: Any, source: Source, sample_limit: int) -> None:
     for name in CURVES:
         run.define_metric(f"{name}/*", step_metric="mean_visual")
     for row in sorted(source.rows, key=lambda row: row.get("mean_visual") or 0.0):
-        parts = [str(row[key]) for key in ("pruner", "draft", "quantization") if row.get(key)]
-        series = " + ".join(parts) or row["point"]
-        values = {f"{name}/{series}": row[name] for name in CURVES if row.get(name) is not None}
+        values = {f"{name}/{series(row)}": row[name] for name in CURVES if row.get(name) is not None}
         values |= {"mean_visual": row["mean_visual"]} if row.get("mean_visual") is not None else {}
         run.log(whole(values))
     lines = [[cell_of(row.get(column)) for column in POINT_COLUMNS] for row in whole(source.rows)]
@@ -368,6 +421,12 @@ def write_aggregate(run: Any, source: Source, sample_limit: int) -> None:
         run.log({f"figure/{figure.stem}": wandb.Image(str(figure)) for figure in figures})
     found = {row["point"]: row.get("accuracy") for row in source.rows}
     run.summary.update({f"accuracy/{text(point)}": value for point, value in found.items() if value is not None})
+    run.log_artifact(run_folder(source.folder, whole(source.config)))
+
+
+def series(row: Mapping[str, Any]) -> str:
+    """The curve a point stands on."""
+    return " + ".join(str(row[key]) for key in ("pruner", "draft", "quantization") if row.get(key)) or row["point"]
 
 
 def cell_of(value: Any) -> Any:
