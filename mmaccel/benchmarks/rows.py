@@ -19,10 +19,11 @@ from typing import Any
 
 from PIL import Image
 
-from mmaccel.benchmarks.folder import read_picture
+from mmaccel.benchmarks.folder import file_digest, read_picture
 
 FILES = (".parquet", ".tsv", ".csv", ".jsonl", ".json")
 REFERENCE = 64  # a picture's cell up to so many characters names the row whose picture it is
+LONGEST_NAME = 1024  # characters of a file's name; a longer cell is no name
 NOTHING = ("", "nan", "None", "null")  # how missing text is spelled where a cell cannot be empty
 Cells = Sequence[Mapping[str, Any]]
 
@@ -80,7 +81,8 @@ class Rows(Sequence):
 
     def __init__(self, cells: Cells, name: str, folder: Path | None = None) -> None:
         self.cells, self.name, self.folder = cells, name, folder
-        self.columns: tuple[str, ...] = tuple(getattr(cells, "column_names", None) or (cells[0] if len(cells) else ()))
+        named = getattr(cells, "column_names", None)  # of a text file, whose rows may differ, all that occur
+        self.columns: tuple[str, ...] = tuple(named or dict.fromkeys(name for row in cells for name in row))
         self.by_index: dict[str, int] | None = None
 
     def __len__(self) -> int:
@@ -95,12 +97,28 @@ class Rows(Sequence):
             self.by_index = {str(index): at for at, index in enumerate(self.values("index"))}
         return self.by_index.get(wanted)
 
+    def file(self, name: str) -> Path | None:
+        """The file of the pictures' folder that a cell names, if it names one inside of it."""
+        if self.folder is None or not 0 < len(name) <= LONGEST_NAME:
+            return None
+        file = (self.folder / name).resolve()
+        return file if file.is_relative_to(self.folder.resolve()) and file.is_file() else None
+
+    def stored(self, value: Any) -> bytes:
+        """What a cell holds, for a hash; of a picture its file's bytes or their digest."""
+        if isinstance(value, bytes):
+            return value
+        if isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes):
+            return value["bytes"]
+        held = self.file(value) if isinstance(value, str) else None
+        return json.dumps(value, default=str, sort_keys=True).encode() if held is None else file_digest(held).encode()
+
     def values(self, column: str) -> Iterator[Any]:
         """One column, without touching pictures."""
         if column not in self.columns:
             return iter(())
         narrow = getattr(self.cells, "select_columns", None)
-        return (cells[column] for cells in (narrow([column]) if narrow else self.cells))
+        return (cells.get(column) for cells in (narrow([column]) if narrow else self.cells))
 
 
 @dataclass(frozen=True)
@@ -130,10 +148,11 @@ class Row:
         return None if text.strip() in NOTHING else text
 
     def text(self, name: str) -> str:
-        value = self.maybe(name)
-        if value is None:
+        """Text that must be there; a word that elsewhere spells none, such as the answer "None", is itself."""
+        value = self.get(name)
+        if value is None or value != value or not str(value).strip():
             raise ValueError(f"{self.where}, column {self.named.get(name, name)!r}: empty")
-        return value
+        return str(value)
 
     def several(self, name: str) -> list[str]:
         """A list of texts; one that is written as Python or JSON writes it is read, a single text is a list of one."""
@@ -207,11 +226,17 @@ def text_rows(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".json":
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except json.JSONDecodeError as error:
+            if error.msg == "Extra data":  # lines of JSON under the name of one
+                return json_rows(path)
             raise ValueError(f"{path.name}: no JSON ({error})") from None
         if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
             raise ValueError(f"{path.name}: valid is a list of objects, one a row")
         return found
+    return json_rows(path)
+
+
+def json_rows(path: Path) -> list[dict[str, Any]]:
     lines = path.read_text(encoding="utf-8").split("\n")
     return [json_row(path, at, line) for at, line in enumerate(lines, 1) if line.strip()]
 

@@ -127,21 +127,13 @@ class Table(Benchmark):
         for at in self.order[:size]:
             cells = self.rows[at]
             for column in self.rows.columns:
-                total.update(column.encode() + b"\0" + cell_bytes(cells.get(column)) + b"\n")
+                total.update(column.encode() + b"\0" + self.rows.stored(cells.get(column)) + b"\n")
         return total.hexdigest()
 
     def settings(self) -> list[Any]:
         """Fields that a benchmark adds to these."""
         own = {one.name for one in fields(self)} - {one.name for one in fields(Table)}
         return [[name, getattr(self, name)] for name in sorted(own) if not name.startswith("_")]
-
-
-def cell_bytes(value: Any) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes):
-        return value["bytes"]
-    return json.dumps(value, default=str, sort_keys=True).encode()
 
 
 def mean(values: Sequence[float]) -> float | None:
