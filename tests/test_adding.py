@@ -24,6 +24,8 @@ def folder(tmp_path_factory):
     for name, text in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
+    for colour in ("red", "blue"):
+        Image.new("RGB", (80, 60), colour).save(folder / "mine" / f"{colour}.png")
     return folder
 
 
@@ -38,11 +40,12 @@ def shell(command: str, folder: Path) -> subprocess.CompletedProcess:
 
 def test_the_page_has_two_files_for_each_and_a_test():
     pruner = {"mine/centre.py", "mine/conf/pruner/centre.yaml", "mine/test_centre.py"}
-    assert set(FILES) == pruner | {"mine/again.py", "mine/conf/draft/again.yaml"}
-    assert len(COMMANDS) == 3
+    benchmark = {"mine/hues.py", "mine/conf/benchmark/hues.yaml", "mine/hues.jsonl"}
+    assert set(FILES) == pruner | benchmark | {"mine/again.py", "mine/conf/draft/again.yaml"}
+    assert len(COMMANDS) == 4
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=["sweep", "experiment", "draft"])
+@pytest.mark.parametrize("command", COMMANDS, ids=["sweep", "experiment", "draft", "benchmark"])
 def test_the_pages_commands_run(folder, command):
     if not (ROOT / "mmaccel" / "assets" / "pico").is_dir():
         pytest.skip("the embedded model is not in this checkout")
@@ -52,6 +55,8 @@ def test_the_pages_commands_run(folder, command):
     rows = [row.split(",")[0] for row in newest.read_text().splitlines()]
     assert ("centre ratio=0.5" in rows) == ("pruner=centre" in command)
     assert ("random ratio=0.5" in rows) == ("smoke" in command)
+    records = max(folder.glob("outputs/*/*/records.jsonl"), key=lambda file: file.stat().st_mtime_ns).read_text()
+    assert ('"benchmark": "hues", "kind": "blue"' in records) == ("benchmark=hues" in command)
     assert ("baseline + again" in rows) == ("fastv ratio=0.5 + again" in rows) == ("draft=again" in command)
 
 

@@ -224,3 +224,16 @@ def test_the_digest_follows_questions_answers_and_pictures_and_nothing_else(pict
 def test_settings_that_cannot_work_are_named(pictures, setting, message):
     with pytest.raises(ValueError, match=message):
         Folder(pictures, **setting)
+
+
+def test_broken_files_are_refused_or_kept(tmp_path, photographs):
+    photographs["coffee"].save(tmp_path / "a.png")
+    (tmp_path / "b.png").write_bytes((tmp_path / "a.png").read_bytes()[:3000])
+    with pytest.raises(ValueError, match=r"'b.png': not readable .*benchmark.broken=keep goes on without it"):
+        Folder(tmp_path, ask=("?",))
+    kept = Folder(tmp_path, ask=("?",), broken="keep")
+    assert kept[0].image.size == photographs["coffee"].size
+    with pytest.raises(ValueError, match=r"'b.png': cannot be decoded"):
+        kept[1]
+    with pytest.raises(ValueError, match=r"benchmark.broken: got 'drop', valid are refuse, keep"):
+        Folder(tmp_path, broken="drop")

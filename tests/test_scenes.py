@@ -12,8 +12,8 @@ from PIL import Image
 from mmaccel.benchmarks import scene_draw
 from mmaccel.benchmarks.scene_caption import TEMPLATES
 from mmaccel.benchmarks.scene_graph import COLOURS, SIDE
-from mmaccel.benchmarks.scene_questions import ASK, names, point
-from mmaccel.benchmarks.scenes import KINDS, Scenes, caption_facts, make_question, normalise
+from mmaccel.benchmarks.scene_questions import ASK, BY_NAME, DESCRIBE, names, options, point
+from mmaccel.benchmarks.scenes import FRAMES, KINDS, Scenes, caption_facts, make_question, normalise
 
 
 def pixels(picture: Image.Image) -> np.ndarray:
@@ -208,6 +208,7 @@ def test_bad_arguments_name_the_valid_ones():
 
 def test_every_kind_can_be_asked_and_short_answers_stay_short():
     assert set(KINDS) == set(ASK)
+    assert not set(KINDS) & set(BY_NAME)
     for kind in KINDS:
         sample = Scenes(n=1, kinds=[kind])[0]
         assert sample.kind == kind
@@ -275,3 +276,88 @@ def test_requests_for_captions_differ_and_all_are_asked():
 def test_the_digest_is_that_of_the_questions():
     assert Scenes(n=9).digest(5) == Scenes(n=6).digest(5)
     assert len({Scenes(n=9).digest(5), Scenes(n=9).digest(6), Scenes(n=9, seed=1).digest(5)}) == 3
+    assert Scenes(captions=6).digest(539)[:16] == "2ad8b1f3408b6c82", "recorded runs are resumed by it"
+
+
+def test_circular_choices_are_asked_in_all_rotations():
+    plain, bench = Scenes(n=42, kinds=KINDS), Scenes(n=42, kinds=KINDS, circular=True)
+    samples = [bench[k] for k in range(len(bench))]
+    firsts = [sample for sample in samples if not re.search(r"-r\d$", sample.id)]
+    assert [(s.id, s.turns) for s in firsts] == [(s.id, s.turns) for s in map(plain.__getitem__, range(42))]
+    groups = [[s for s in samples if s.truth.get("group") == f"test-0-choice-{number}"] for number in range(3)]
+    assert [len(group) for group in groups] == [2, 2, 4]
+    for number, group in enumerate(groups):
+        question = make_question("test", 0, "choice", number)[1]
+        values, right = list(options(question).values()), options(question)[question.answer]
+        assert len(group) == group[0].truth["of"] == len(values)
+        for by, sample in enumerate(group):
+            asked = dict(re.findall(r"([A-D]): (.*?)(?= [A-D]: |$)", sample.turns[0].split("? ")[1]))
+            assert list(asked.values()) == values[len(values) - by :] + values[: len(values) - by]
+            assert asked[sample.reference[0]] == right
+            assert sample.image.tobytes() == group[0].image.tobytes()
+            assert bench.score(sample, [f"{sample.reference[0]}: {right}"])["correct"] == 1.0
+            assert bench.score(sample, ["A"]).keys() == {"correct", "parsed", "group", "of"}
+    assert sum(len(group) for group in groups) == len(samples) - 39
+    start, size = samples.index(groups[0][0]), len(groups[0])
+    assert [bench.whole(start + k) for k in range(size + 1)] == [start] * size + [start + size]
+    assert plain.whole(start + 1) == start + 1
+
+
+def test_circular_needs_choices_and_room_for_a_whole_question():
+    with pytest.raises(ValueError, match="circular: got True, valid are false and, where choice is asked, true"):
+        Scenes(kinds=["count"], circular=True)
+    with pytest.raises(ValueError, match="limit: got 1, the first question has 2 rotations"):
+        Scenes(n=3, kinds=["choice"], circular=True).whole(1)
+
+
+def test_who_always_says_a_is_right_in_one_rotation_and_in_no_circle():
+    bench = Scenes(n=30, kinds=["choice"], circular=True)
+    samples = [bench[k] for k in range(len(bench))]
+    records = [{"sample": s.id, "kind": s.kind, "score": bench.score(s, ["A"])} for s in samples]
+    assert bench.summary(records) == {"circular": 0.0, "vanilla": pytest.approx(30 / len(bench))}
+    assert len({bench.unit(record) for record in records}) == 30
+    assert Scenes().summary(records) == {}
+
+
+def test_a_dialogue_scores_each_of_its_turns():
+    bench = Scenes(n=20, kinds=["dialogue"])
+    assert bench.max_new_tokens == 12
+    for sample in (bench[k] for k in range(20)):
+        assert len(sample.turns) == len(sample.reference) == len(sample.region) == len(set(sample.truth["kinds"])) == 3
+        for turn, (kind, answer) in enumerate(zip(sample.truth["kinds"], sample.reference)):
+            said = [*sample.reference[:turn], answer]
+            found = bench.score(sample, said)
+            assert found == {"correct": 1.0, "parsed": normalise(answer, kind), "turn": turn + 1, "asked": kind}
+            assert bench.score(sample, [*said[:-1], "zzz"])["correct"] == 0.0
+            before = " ".join([*sample.turns[:turn], *sample.reference[:turn]])
+            assert answer not in re.findall(r"\w+", before), "an answer is not given away by what was said before"
+    sample = bench[0]
+    records = [{"sample": sample.id, "kind": sample.kind, "score": bench.score(sample, [*sample.reference[:t], reply])}
+               for t, reply in enumerate([sample.reference[0], "zzz", sample.reference[2]])]  # fmt: skip
+    assert bench.summary(records) == {"turn 1": 1.0, "turn 2": 0.0, "turn 3": 1.0}
+    assert bench.digest(3) != Scenes(n=20, kinds=["dialogue"], seed=1).digest(3)
+
+
+def test_a_description_is_scored_as_a_caption():
+    bench = Scenes(n=12, kinds=["description"])
+    assert bench.max_new_tokens == Scenes(kinds=["caption"]).max_new_tokens == 160
+    for k in range(12):
+        sample, scene = bench[k], bench.source(k)[0]
+        assert sample.turns == (DESCRIBE,)
+        assert sum(caption_facts(sample.reference[0]).values()) >= len(scene.things)
+        other = " ".join(reversed(re.split(r"(?<=\.) ", sample.reference[0])))
+        assert bench.score(sample, [other])["correct"] == 1.0
+    assert bench.score(sample, [sample.reference[0]]).keys() == {"correct", "parsed", "exact", "apart"}
+
+
+def test_a_frame_moves_the_evidence_with_the_picture():
+    square, padded, stretched = (Scenes(n=1, kinds=["colour"], frame=frame)[0] for frame in FRAMES)
+    assert [one.image.size for one in (square, padded, stretched)] == [(336, 336), (504, 336), (504, 336)]
+    assert padded.image.crop((84, 0, 420, 336)).tobytes() == square.image.tobytes()
+    assert stretched.region == square.region
+    (left, top, right, bottom), (a, b, c, d) = square.region[0][0], padded.region[0][0]
+    assert (b, d) == (top, bottom)
+    assert (a * 504 - 84, c * 504 - 84) == pytest.approx((left * 336, right * 336))
+    assert len({Scenes(n=1, frame=frame).digest(1) for frame in FRAMES}) == 3
+    with pytest.raises(ValueError, match="frame: got 'round', valid are square, padded, stretched"):
+        Scenes(frame="round")

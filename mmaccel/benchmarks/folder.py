@@ -24,6 +24,7 @@ from mmaccel.benchmarks.text import judge, normal
 
 FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP"}
 COLUMNS, OPTIONAL = ("image", "question"), ("answer", "kind")
+REFUSE, KEEP = "refuse", "keep"
 STRETCH = 1 << 18  # bytes
 QUESTIONS = ("What is in the picture?", "How many objects are there?", "What is the main colour?")
 
@@ -40,8 +41,9 @@ class Entry:
 class Folder(Benchmark):
     """path: the folder. questions: a CSV (images relative to the folder); without one every picture is asked `ask`.
 
-    contains: an answer also counts when it stands in a longer reply. longest_side: larger pictures are reduced to it;
-    max_pixels: larger ones are refused. kinds: only questions of these kinds.
+    contains: an answer also counts when it stands in a longer reply. broken: a file that is no picture is refused here,
+    or kept, so that the input gate names it and a run makes error records of it. longest_side: larger pictures are
+    reduced to it; max_pixels: larger ones are refused. kinds: only questions of these kinds.
     """
 
     path: str | Path
@@ -50,6 +52,7 @@ class Folder(Benchmark):
     recursive: bool = False
     kinds: Sequence[str] | None = None
     contains: bool = False
+    broken: str = REFUSE
     longest_side: int = 2048
     max_pixels: int = 60_000_000
     max_new_tokens: int = 32
@@ -77,6 +80,8 @@ class Folder(Benchmark):
             words = not isinstance(values, str | bytes) and isinstance(values, Sequence)
             if not words or not values or not all(isinstance(v, str) and v.strip() for v in values or ()):
                 raise ValueError(f"benchmark.{name}: got {values!r}, valid is a list of texts: benchmark.{name}=[…]")
+        if self.broken not in (REFUSE, KEEP):
+            raise ValueError(f"benchmark.broken: got {self.broken!r}, valid are {REFUSE}, {KEEP}")
         for name in ("longest_side", "max_pixels", "max_new_tokens"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -94,7 +99,7 @@ class Folder(Benchmark):
         entry = self.entries[index]
         name = entry.image.relative_to(self.path).as_posix()
         try:
-            image, shown = read_picture(entry.image, self.longest_side)
+            image, shown = read_picture(entry.image, self.longest_side, self.max_pixels)
         except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError and struct.error alike
             raise ValueError(f"{name!r}: cannot be decoded ({type(error).__name__}: {error})") from error
         facts = picture_facts(image) | {"width": shown[0], "height": shown[1]}
@@ -128,8 +133,18 @@ class Folder(Benchmark):
                 f"{sorted(FORMATS)}, in any case{deeper}"
             )
         for picture in pictures:
-            check_picture(picture, self.max_pixels)
+            self.checked(picture)
             yield from (Entry(picture, question, None, "open") for question in self.ask)
+
+    def checked(self, picture: Path) -> None:
+        """Raises for a file that is missing or of no known kind, and unless they are kept for one that is broken."""
+        try:
+            check_picture(picture, self.max_pixels)
+        except ValueError as error:
+            there = picture.is_file() and picture.suffix.lower() in FORMATS
+            if self.broken == REFUSE or not there:
+                hint = "; benchmark.broken=keep goes on without it" if there else ""
+                raise ValueError(f"{error}{hint}") from None
 
     def _walk(self) -> Iterator[Path]:
         root = Path(self.path)
@@ -147,7 +162,7 @@ class Folder(Benchmark):
                 raise ValueError(f"{at}, column 'image': {row['image']!r} lies outside {str(self.path)!r}")
             if picture not in checked:
                 try:
-                    check_picture(picture, self.max_pixels)
+                    self.checked(picture)
                 except ValueError as error:
                     raise ValueError(f"{at}, column 'image': {error}") from None
                 checked.add(picture)

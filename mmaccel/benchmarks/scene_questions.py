@@ -6,10 +6,12 @@ Knows the scene graph. Does not know pixels or benchmarks. A question that the s
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from mmaccel.benchmarks.scene_caption import Piece, article, tell
+from mmaccel.benchmarks.choice import turned
+from mmaccel.benchmarks.scene_caption import Piece, Template, article, tell
 from mmaccel.benchmarks.scene_graph import (
     CELLS,
     CHARACTERS,
@@ -24,6 +26,9 @@ from mmaccel.benchmarks.scene_graph import (
 )
 
 UNANSWERABLE = "unknown"
+DESCRIBE = "Describe everything you see."
+TURNS = 3  # of a dialogue
+OPTION = re.compile(r"([A-D]): (.*?)(?= [A-D]: |$)")
 
 
 @dataclass(frozen=True)
@@ -232,11 +237,43 @@ def choice(rng: random.Random, scene: Scene, options: int | None = None) -> Ques
     return None
 
 
+def options(question: Question) -> dict[str, str]:
+    """Letter → value of a multiple-choice question; empty for any other."""
+    return dict(OPTION.findall(question.text.partition("? ")[2])) if question.kind == "choice" else {}
+
+
+def rotation(question: Question, by: int) -> Question:
+    """The same question with its options moved on by `by` places."""
+    moved, letter = turned(options(question), question.answer, by)
+    text = " ".join(f"{at}: {value}" for at, value in moved.items())
+    return replace(question, text=f"{question.text.partition('? ')[0]}? {text}", answer=str(letter))
+
+
 def caption(rng: random.Random, scene: Scene) -> Question:
     """Every object, then (or first) the signs and the chart, in one of the wordings of scene_caption.py."""
     request, pieces = tell(rng, scene)
     seen = tuple(box for _, box in pieces if box)
     return Question("caption", request, "".join(text for text, _ in pieces).strip(), seen, tuple(pieces))
+
+
+def description(rng: random.Random, scene: Scene) -> Question:
+    """The plain caption, behind a request that names neither a wording nor an order."""
+    pieces = Template("Describe the picture", "").pieces(scene)
+    seen = tuple(box for _, box in pieces if box)
+    return Question("description", DESCRIBE, "".join(text for text, _ in pieces).strip(), seen, tuple(pieces))
+
+
+BRIEF = (exist, colour, shape, count, relation, where, character, sign, chart)  # what a dialogue asks
+
+
+def dialogue(rng: random.Random, scene: Scene) -> tuple[Question, ...] | None:
+    """Short questions of different kinds about one scene; none is answered by what was said before it."""
+    found: list[Question] = []
+    for ask in rng.sample(BRIEF, len(BRIEF)):
+        said, question = " ".join(f"{one.text} {one.answer}" for one in found), ask(rng, scene)
+        if question and not re.search(rf"\b{re.escape(question.answer)}\b", said):
+            found.append(question)
+    return tuple(found[:TURNS]) if len(found) >= TURNS else None
 
 
 ASK: dict[str, Callable[[random.Random, Scene], Question | None]] = {
@@ -245,3 +282,7 @@ ASK: dict[str, Callable[[random.Random, Scene], Question | None]] = {
     "unanswerable": unanswerable, "instruction": instruction,
 }  # fmt: skip
 NEED = {"sign": "sign", "chart": "chart", "table": "table", "instruction": "note"}  # the part that a kind is about
+BY_NAME: dict[str, Callable[[random.Random, Scene], Question | tuple[Question, ...] | None]] = {
+    "dialogue": dialogue,
+    "description": description,
+}  # kinds that are asked by name alone

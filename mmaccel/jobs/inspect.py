@@ -42,7 +42,9 @@ class Inspect:
 
     def run(self, task: Task) -> None:
         quality = without_model(registry.instantiate(task.config.get("quality") or GATE, foreign=task.foreign))
-        benchmark = registry.instantiate(task.config["benchmark"], foreign=task.foreign)
+        node = task.config["benchmark"]
+        lenient = node | ({"broken": "keep"} if "broken" in node else {})  # a broken file is a finding, no mistake
+        benchmark = registry.instantiate(lenient, foreign=task.foreign)
         size, console = limited(benchmark, task.config["limit"]), wide_console()
         folder = opened(task)
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
