@@ -12,6 +12,7 @@ from rich.text import Text
 from mmaccel.report.markup import Markup, tag
 from mmaccel.report.series import Row
 
+NAMED = 6  # scores that the terminal has room for
 Score = Mapping[str, Any]
 
 
@@ -32,7 +33,9 @@ def official_rich(rows: Sequence[Row]) -> Table | None:
     names = names_of(rows)
     if not names:
         return None
-    table = Table(title="the benchmark's own scores", header_style="bold")
+    more = f", {len(names) - NAMED} more on the page" if len(names) > NAMED else ""
+    names = names[:NAMED]
+    table = Table(title=f"the benchmark's own scores{more}", header_style="bold")
     table.add_column("point", no_wrap=True)
     for name in names:
         table.add_column(name, justify="right")

@@ -1,0 +1,54 @@
+"""Every benchmark's miniature through a whole run on a tiny random model: no error record, its scores on the page."""
+
+import json
+from pathlib import Path
+
+import pytest
+from running import typed, write_tiny_llava
+
+from mmaccel import registry
+from mmaccel.measure.record import RunFolder
+
+DATA = Path(__file__).parent / "data"
+PLACES = {  # benchmark → its miniature, and what else it needs
+    "chartqa": ["test-00000-of-00001.parquet"], "coco_captions": ["val.parquet"], "docvqa": ["DocVQA_VAL.tsv"],
+    "dialogues": ["chats.json", "benchmark.images={}/images"],
+    "gqa": ["testdev_balanced_instructions", "benchmark.pictures={}/testdev_balanced_images"],
+    "hallusionbench": ["image.parquet"], "infovqa": ["validation-00000-of-00001.parquet"],
+    "llava_bench": ["train.parquet"], "mmbench": ["MMBench_DEV_EN.tsv", "benchmark.incomplete=complete"],
+    "mme": ["test.parquet"], "mmmu": ["validation-00000-of-00001.parquet"], "mmvet": ["test.parquet"],
+    "ocrbench": ["test-00000-of-00001.parquet"], "pope": ["test.parquet"], "realworldqa": ["RealWorldQA.tsv"],
+    "scienceqa": ["ScienceQA_TEST.tsv"], "textvqa": ["validation-00000-of-00001.parquet"],
+    "vqav2": ["validation-00000-of-00001.parquet"],
+    "scenes": [], "scenes_circular": [], "scenes_dialogue": [],
+}  # fmt: skip
+ELSEWHERE = {"folder"}  # tests/test_folder.py, tests/test_run.py
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return write_tiny_llava(tmp_path_factory.mktemp("tiny"))
+
+
+def test_no_benchmark_is_forgotten():
+    assert set(registry.names("benchmark")) == PLACES.keys() | ELSEWHERE
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_miniature_runs(name, checkpoint, tmp_path, monkeypatch):
+    file, more = (PLACES[name] or [None])[0], PLACES[name][1:]
+    words = [f"benchmark.path={DATA / name / file}"] if file else []
+    words += [word.format(DATA / name) for word in more] + (["limit=5"] if not file else [])
+    sampler = ["sampler.max_new_tokens=3", "job.timed=0", "job.maps=1", "tracker=off", "machine.threads=1"]
+    code = typed(monkeypatch, "pruner=fastv", "pruner.layer=1", f"model.path={checkpoint}", f"benchmark={name}", *words,
+                 *sampler, f"output={tmp_path / 'run'}")  # fmt: skip
+    assert code == 0
+    records = RunFolder.open(tmp_path / "run").records()
+    assert {record["point"] for record in records} == {"baseline", "fastv"}
+    assert {record["benchmark"] for record in records} == {name.split("_")[0] if name.startswith("scenes") else name}
+    assert not [record["error"] for record in records if record["error"] and "empty" not in record["error"]]
+    assert all({"width", "height", "sharpness", "bucket"} <= set(record["image"]) for record in records)
+    rows = json.loads((tmp_path / "run" / "summary.json").read_text())["points"]
+    assert all(score["value"] is None or score["value"] >= 0 for row in rows for score in row["official"].values())
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert ("The benchmark's own scores".replace("'", "&#x27;") in page) == any(row["official"] for row in rows)
