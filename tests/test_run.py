@@ -801,3 +801,16 @@ class Output:
 def test_how_many_are_timed_is_checked(timed):
     with pytest.raises(ValueError, match=r"job\.timed: got .*, valid are null and whole numbers from 0 on"):
         Evaluate(timed=timed)
+
+
+def test_a_gate_beyond_the_models_depth_is_refused_before_the_weights(monkeypatch, checkpoint, here, capsys):
+    drafts = ("+drafts.x={_target_: mmaccel.drafting.gate.Gate, head: {_target_: mmaccel.drafting.lookup.Lookup}, "
+              "speculate: text_segments, layer: 9, below: 0.5}")  # fmt: skip
+    monkeypatch.setattr(VLM, "load", lambda *_, **__: pytest.fail("weights were read"))
+    assert smoke(monkeypatch, checkpoint, "limit=1", drafts) == 2
+    assert "draft.layer of x: got 9, the model's layers are 0 … " in capsys.readouterr().err
+
+
+def test_heads_of_kinds_that_are_not_asked_are_not_read(monkeypatch, checkpoint, here):
+    heads = ["+heads.eagle={_target_: mmaccel.training.formats.load_head, folder: nowhere}", "job.heads=[caption]"]
+    assert smoke(monkeypatch, checkpoint, "limit=1", "benchmark.kinds=[colour]", *heads) == 0

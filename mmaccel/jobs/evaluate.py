@@ -14,7 +14,7 @@ from rich.console import Console
 from mmaccel import registry
 from mmaccel.jobs.cold import cold_start, timed
 from mmaccel.jobs.digest import digest
-from mmaccel.jobs.drafts import NONE, check_heads, that_are_asked, with_drafts
+from mmaccel.jobs.drafts import NONE, check_heads, with_drafts
 from mmaccel.jobs.finish import finish
 from mmaccel.jobs.gate import checked_plan
 from mmaccel.jobs.paired import Paired
@@ -51,7 +51,7 @@ class Evaluate:
         draft, points = task.choices.get("draft", NONE), expand(config, task.typed, method)
         points = with_drafts(points, config, method, draft, self.heads)
         plan = checked_plan(config, points, task.foreign)
-        points = that_are_asked(points, plan.benchmark)
+        points = list(plan.points)
         tracker = registry.instantiate(config["tracker"], foreign=task.foreign)
         if config["machine"]["threads"]:
             torch.set_num_threads(config["machine"]["threads"])

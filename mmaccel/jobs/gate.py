@@ -10,6 +10,7 @@ from typing import Any
 from mmaccel import registry
 from mmaccel.benchmarks.base import Benchmark, Sample
 from mmaccel.jobs.conversation import conversation
+from mmaccel.jobs.drafts import that_are_asked
 from mmaccel.jobs.points import Point
 from mmaccel.jobs.quality import behind_gate
 from mmaccel.models.checkpoint import checkpoint
@@ -30,6 +31,7 @@ class Plan:
     pruners: Mapping[str, Any]
     first: Sample | None = None  # the first that can be read
     heads: Mapping[str, Any] = field(default_factory=dict)  # of the points that draft
+    points: tuple[Point, ...] = ()  # those whose kinds of question the benchmark asks
 
 
 def checked_plan(config: Mapping[str, Any], points: list[Point], foreign: bool) -> Plan:
@@ -38,7 +40,7 @@ def checked_plan(config: Mapping[str, Any], points: list[Point], foreign: bool) 
         point.pruner(foreign=foreign)  # budgets out of range, before any file is read
     limit, least = (checked_limit(config["sampler"], name) for name in ("max_new_tokens", "min_new_tokens"))
     benchmark = registry.instantiate(config["benchmark"], foreign=foreign)
-    size = limited(benchmark, config["limit"])
+    size, points = limited(benchmark, config["limit"]), that_are_asked(points, benchmark)
     model = model_node(config)
     found = checkpoint(model["path"], model.get("revision"))
     processor = Processor.load(
@@ -59,7 +61,7 @@ def checked_plan(config: Mapping[str, Any], points: list[Point], foreign: bool) 
         text_tokens=inputs.prompt_tokens[0] - visual, max_new_tokens=most,
         quantization=model.get("quantization"), revision=model.get("revision"),
     )  # fmt: skip
-    return Plan(benchmark, size, model, pruners, sample, heads)
+    return Plan(benchmark, size, model, pruners, sample, heads, tuple(points))
 
 
 def draft_heads(points: list[Point], text: Any, foreign: bool) -> dict[str, Any]:
@@ -68,6 +70,9 @@ def draft_heads(points: list[Point], text: Any, foreign: bool) -> dict[str, Any]
     built = {name: registry.instantiate(node, foreign=foreign) for name, node in nodes.items()}
     for name, head in built.items():
         head.fits(text.hidden_size, text.vocab_size)
+        if head.looks is not None and head.looks >= text.num_hidden_layers:
+            valid = f"0 … {text.num_hidden_layers - 1}"
+            raise ValueError(f"draft.layer of {name}: got {head.looks}, the model's layers are {valid}")
         if head.pruner and any(point.node and point.draft and point.draft[0] == name for point in points):
             raise ValueError(f"draft.pruner of {name}: got one where the target is pruned too; valid is either")
     return {point.name: built[point.draft[0]] for point in points if point.draft}
