@@ -45,7 +45,8 @@ def test_other_preprocessing_is_refused_unless_it_is_what_is_compared(runs, tmp_
     labelled = f"job.folders={{own: {runs / 'own'}, stretched: {runs / 'stretched'}}}"
     assert compare(monkeypatch, runs, tmp_path / "no", labelled) == 2
     said = capsys.readouterr().err
-    assert "own and stretched differ in processor" in said
+    wanted = "own and stretched differ in processor: the checkpoint's settings and size={'height': 336, 'width': 336}"
+    assert wanted in said
     assert "job.across=[processor] compares across it" in said
     assert not (tmp_path / "no").exists()
     assert compare(monkeypatch, runs, tmp_path / "yes", labelled, "job.across=[processor]") == 0

@@ -84,7 +84,8 @@ class Compare:
             one, two = first.facts.get(fact), other.facts.get(fact)
             if one is not None and two is not None and one != two:
                 hint = f"; job.across=[{name}] compares across it" if name in MAY_DIFFER else ""
-                raise ValueError(f"{first.label} and {other.label} differ in {fact}: {one} and {two}{hint}")
+                said = " and ".join(told(value) for value in (one, two))
+                raise ValueError(f"{first.label} and {other.label} differ in {fact}: {said}{hint}")
         mine, yardstick = (clean(r for r in run.records if r["point"] == BASELINE) for run in (other, first))
         refused = None if self.across else other_prompts(mine, yardstick)
         if refused:
@@ -100,6 +101,13 @@ class Compare:
         of_runs = {run.label: {"run": run.facts.get("run"), "processor": run.facts.get("processor")} for run in runs}
         kept = ("time", "git", "versions", "system", "device", "dtype", "attention", "weights", "benchmark")
         return {key: first.facts[key] for key in kept if key in first.facts} | {"of": of_runs}
+
+
+def told(fact: Any) -> str:
+    """A processor in the settings that are not its checkpoint's."""
+    if not isinstance(fact, Mapping) or "differs" not in fact:
+        return str(fact)
+    return "; ".join(f"{name}={now}" for name, (_, now) in fact["differs"].items()) or "the checkpoint's settings"
 
 
 def renamed(run: Run, first: Run) -> Iterator[dict[str, Any]]:
