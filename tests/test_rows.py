@@ -34,7 +34,7 @@ class Plain(Table):
         return row.maybe("category") or "plain"
 
     def sample(self, row):
-        return self.asked(row, row.text("question_id"), row.text("question"), row.text("answer"))
+        return self.one_turn(row, row.text("question_id"), row.text("question"), row.text("answer"))
 
     def score(self, sample, replies):
         return {"correct": float(replies[-1] == sample.reference[-1]), "parsed": replies[-1]}

@@ -7,6 +7,7 @@ import pytest
 
 from mmaccel.measure.estimates import bootstrap_interval, jitter, median_ratio_interval, paired_interval, percentile
 from mmaccel.measure.record import POINT_COLUMNS, RunFolder, write_points
+from mmaccel.measure.scores import differences, mcnemar
 from mmaccel.measure.stats import points_table, resolved, speed_verdict, verdict
 from mmaccel.measure.survival import LABELS, bucket, by_survival
 
@@ -78,8 +79,7 @@ def test_blocks_do_not_change_the_draws(monkeypatch):
 def test_no_spread_is_not_certainty():
     estimate = bootstrap_interval([1.0] * 100, bounds=(0.0, 1.0))
     assert estimate.interval == (pytest.approx(0.025 ** (1 / 100)), 1.0)
-    same = {str(i): (1.0, 1.0) for i in range(100)}
-    delta = paired_interval(same, same)
+    delta = paired_interval({str(i): (0.0, 1.0) for i in range(100)})
     assert delta.value == 0
     assert delta.low < -0.03 < 0.03 < delta.high
     assert bootstrap_interval([1.0]).interval is None
@@ -89,12 +89,12 @@ def test_no_spread_is_not_certainty():
 def test_pairing_removes_what_the_samples_share():
     rng = np.random.default_rng(0)
     hard = rng.binomial(1, 0.5, 200)
-    base = {str(i): (float(h), 1.0) for i, h in enumerate(hard)}
-    point = {key: (value if int(key) >= 10 else 0.0, count) for key, (value, count) in base.items()}
-    paired = paired_interval(point, base)
-    assert paired.half_width < 0.025
+    base = [record("base", i, correct=float(h)) for i, h in enumerate(hard)]
+    half = [record("half", i, correct=float(h) if i >= 10 else 0.0) for i, h in enumerate(hard)]
+    paired = paired_interval(differences(half, base))
+    assert paired.half_width < 0.03
     assert bootstrap_interval(hard).half_width > 0.06
-    assert paired_interval({**point, "only here": (1.0, 1.0)}, base).n == 200
+    assert paired_interval(differences([*half, record("half", "only here")], base)).n == 200
 
 
 def test_speed_up_is_the_median_of_paired_ratios_and_survives_a_slow_moment():
@@ -110,7 +110,7 @@ def test_five_pairs_are_no_interval_and_six_are():
     for n, there in ((5, False), (6, True)):
         base = {str(i): 100.0 for i in range(n)}
         speed = median_ratio_interval({str(i): 50.0 + i for i in range(n)}, base)
-        delta = paired_interval(dict.fromkeys(base, (0.0, 1.0)), dict.fromkeys(base, (1.0, 1.0)))
+        delta = paired_interval(dict.fromkeys(base, (-1.0, 1.0)))
         assert (speed.interval is not None, delta.interval is not None) == (there, there)
         assert speed.value > 1
         assert (delta.value, delta.n) == (-1.0, n)
@@ -380,3 +380,54 @@ def test_buckets_have_a_speed_of_their_own():
     found = rows(both(18, picture, lambda s: picture(s) | {"e2e_ms": 50.0 if s < 6 else 100.0}))["half"]
     speeds = [part["speedup"] for part in found["buckets"]["sharpness"].values()]
     assert speeds == [2.0, 1.0, 1.0]
+
+
+def test_only_answers_that_both_sides_gave_are_compared():
+    """Right in the first turn, wrong in the second; failing in the second makes nobody better."""
+    turns = [record(point, s, turn=t, correct=1.0 - t) for point in ("base", "half") for s in range(10) for t in (0, 1)]
+    lost = [one for one in turns if one["point"] == "half" and one["turn"]]
+    found = rows([one | {"error": "x", "score": None} if one in lost else one for one in turns])["half"]
+    assert (found["accuracy"], found["delta"], found["pairs"]) == (1.0, 0.0, 10)
+
+
+def test_questions_about_one_picture_are_drawn_together():
+    def score(s):
+        return {"score": {"correct": float(s % 40 < 20), "unit": f"picture {s % 40}"}}
+
+    alone = rows(both(120, lambda s: {"score": {"correct": float(s % 40 < 20)}}))
+    together = rows(both(120, score, score))
+    width = {name: found["base"]["accuracy_ci"][1] - found["base"]["accuracy_ci"][0] for name, found in
+             (("alone", alone), ("together", together))}  # fmt: skip
+    assert width["together"] > 1.5 * width["alone"]
+    assert (together["half"]["pairs"], together["half"]["lost"], together["half"]["mcnemar_p"]) == (40, 0, None)
+
+
+def test_a_group_is_whole_when_all_of_its_samples_are_there():
+    twice = [rotation("base", "a", r, 1.0) | {"turn": turn} for r in range(2) for turn in range(2)]
+    found = rows([*twice, *(rotation("base", "b", r, 1.0) for r in range(3))])["base"]
+    assert (found["accuracy"], found["incomplete"]) == (1.0, 1)
+    assert found["kinds"]["colour"]["n"] == 1
+
+
+def test_what_is_refused_has_no_difference_anywhere():
+    def saw(what):
+        return lambda s: {"prompt_hash": what, "image": {"sharpness": float(s)}}
+
+    found = rows(both(18, saw("a"), saw("b")))["half"]
+    parts = [found, found["kinds"]["colour"], *found["buckets"]["sharpness"].values()]
+    assert all(part.get("delta") is None and part.get("delta_ci") is None for part in parts)
+    assert found["speedup_e2e"] is None
+    across = [POINTS[0], POINTS[1] | {"across": ["processor"]}]
+    assert rows(both(18, saw("a"), saw("b")), across)["half"]["delta"] == 0.0
+
+
+def test_mcnemar_of_thousands_is_quick_and_that_of_agreement_is_none():
+    assert mcnemar(5000, 5000) == 1.0
+    assert 0 < mcnemar(5200, 4800) < 1e-4
+    agrees = both(8, half=lambda s: {"score": {"correct": float(s < 3), "agreement": True}})
+    assert (rows(agrees)["half"]["lost"], rows(agrees)["half"]["mcnemar_p"]) == (5, None)
+
+
+def test_where_nothing_is_parsed_no_kind_says_so():
+    found = rows(both(8, lambda s: {"parsed": None}, lambda s: {"parsed": None}))["half"]
+    assert (found["parsed_rate"], found["kinds"]["colour"]["parsed_rate"]) == (None, None)

@@ -58,6 +58,7 @@ class Benchmark(ABC):
         """{"correct": 0.0 … 1.0 or None, "parsed": str | None, …} for the last reply; never changes the sample.
 
         "group" and "of": the record is one of `of` rotations of a question, which is right only if all of them are.
+        "unit" (or "group" alone): what is resampled together, such as the picture that is asked of often.
         "apart": the score is on another scale and pooled with nothing.  What `summary` reads stands here too.
         """
 
@@ -70,8 +71,9 @@ class Benchmark(ABC):
         return {}
 
     def unit(self, record: Mapping[str, Any]) -> str:
-        """What is resampled together where `summary` gets its intervals; records that are scored as one share it."""
-        return str((record.get("score") or {}).get("group") or record["sample"])
+        """What is resampled together; records that are scored as one share it."""
+        score = record.get("score") or {}
+        return str(score.get("unit") or score.get("group") or record["sample"])
 
     def whole(self, size: int) -> int:
         """How many of the first `size` samples to ask, so that none is asked whose group is cut off."""

@@ -35,7 +35,7 @@ class ChartQa(Table):
 
     def sample(self, row: Row) -> Sample:
         answers = row.several("answer") or [row.text("answer")]
-        return self.asked(
+        return self.one_turn(
             row, id=row.maybe("id") or str(row.at), question=row.text("question") + ONE_WORD, reference=answers[0],
             truth={"answers": answers},
         )  # fmt: skip

@@ -37,4 +37,4 @@ class CocoCaptions(FreeText):
 
     def sample(self, row: Row) -> Sample:
         truth = {"captions": tuple(row.several("answer"))}
-        return self.asked(row, row.text("question_id"), PROMPTS[self.prompt], None, truth)
+        return self.one_turn(row, row.text("question_id"), PROMPTS[self.prompt], None, truth)

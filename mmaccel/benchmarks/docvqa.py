@@ -40,7 +40,7 @@ class DocVqa(Table):
 
     def sample(self, row: Row) -> Sample:
         answers = row.several("answers")
-        return self.asked(
+        return self.one_turn(
             row, id=row.maybe("question_id") or str(row.at), question=row.text("question") + SHORT_ANSWER,
             reference=answers[0] if answers else None, truth={"answers": answers, "types": row.several("types")},
         )  # fmt: skip

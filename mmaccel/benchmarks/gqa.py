@@ -164,7 +164,7 @@ class Gqa(Table):
         return str(types.get("structural") or self.name) if isinstance(types, Mapping) else self.name
 
     def sample(self, row: Row) -> Sample:
-        return self.asked(
+        return self.one_turn(
             row, id=row.maybe("id") or str(row.at), question=row.text("question") + SHORT_ANSWER,
             reference=row.text("answer"),
         )  # fmt: skip

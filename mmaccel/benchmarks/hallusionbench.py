@@ -92,7 +92,7 @@ class Hallusionbench(Table):
     def sample(self, row: Row) -> Sample:
         at, answer = place(row), wanted(row)
         truth = {"answer": answer, "place": at, "sizes": [self._sizes[key] for key in keys(at)]}
-        return self.asked(row, id="_".join(at), question=row.text("question"), reference=answer, truth=truth)
+        return self.one_turn(row, id="_".join(at), question=row.text("question"), reference=answer, truth=truth)
 
     def score(self, sample: Sample, replies: Sequence[str]) -> dict[str, Any]:
         at: Place = sample.truth["place"]

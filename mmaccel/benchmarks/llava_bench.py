@@ -33,4 +33,4 @@ class LlavaBench(FreeText):
 
     def sample(self, row: Row) -> Sample:
         truth = {"answer": row.maybe("gpt_answer")}
-        return self.asked(row, row.text("question_id"), row.text("question").strip(), None, truth)
+        return self.one_turn(row, row.text("question_id"), row.text("question").strip(), None, truth)

@@ -133,7 +133,7 @@ class MMBench(Table):
         said = " ".join(part for part in (row.maybe("hint"), row.text("question"), above) if part)
         rest = {"group": str(group), "of": len(options)} if self.circular else {}
         truth = {"options": options, "l2": row.maybe("l2"), **rest}
-        return self.asked(row, str(index + made * COPY), f"{said}\n{lines(options)}\n\n{directly}", answer, truth)
+        return self.one_turn(row, str(index + made * COPY), f"{said}\n{lines(options)}\n\n{directly}", answer, truth)
 
     def kind(self, row: Row) -> str:
         return row.maybe("category") or self.name

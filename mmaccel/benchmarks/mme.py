@@ -76,7 +76,7 @@ class Mme(Table):
         if self.prompt == "short":
             question = question.replace(ASKED, "") + SHORT_ANSWER
         id = f"{picture}#{2 if row.at in self._second else 1}"
-        return self.asked(
+        return self.one_turn(
             row, id=id, question=question, reference=answer, truth={"answer": answer, "picture": picture}
         )  # fmt: skip
 

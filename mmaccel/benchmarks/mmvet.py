@@ -38,4 +38,4 @@ class Mmvet(FreeText):
 
     def sample(self, row: Row) -> Sample:
         question = (REASON if self.prompt == "reason" else "") + row.text("question")
-        return self.asked(row, row.text("question_id"), question, None, {"answer": row.maybe("answer")})
+        return self.one_turn(row, row.text("question_id"), question, None, {"answer": row.maybe("answer")})

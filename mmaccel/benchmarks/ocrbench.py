@@ -49,7 +49,7 @@ class OcrBench(Table):
         answers = [answer for answer in row.several("answer") if answer.strip()]
         if not answers:
             raise ValueError(f"{row.where}, column {row.named['answer']!r}: empty, and nothing is in every reply")
-        return self.asked(
+        return self.one_turn(
             row, id=row.maybe("id") or str(row.at), question=row.text("question").strip(), reference=answers[0],
             truth={"answers": answers},
         )  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mmaccel.benchmarks.base import Sample
-from mmaccel.benchmarks.rows import Row
+from mmaccel.benchmarks.rows import REFERENCE, Row
 from mmaccel.benchmarks.table import SHORT_ANSWER, Table, mean
 from mmaccel.benchmarks.yes_no import judged, wanted
 
@@ -23,7 +23,8 @@ class Pope(Table):
     else, and a recall that does not count what was not read; vlmevalkit = whichever stands alone.
     summary, as shares, "yes" the positive answer: macro F1 (the mean over categories), pooled F1 (over all rows), and
     by category accuracy, precision, recall, F1 and the share of replies that say yes. A row of several categories,
-    as `random,popular`, counts in each. A rate without a denominator is 0.
+    as `random,popular`, counts in each. A rate without a denominator is 0. Questions about one picture, the positive
+    ones of which are the same in all categories, are resampled together where the row names it (image_source).
     """
 
     datasets: Sequence[str] = ("lmms-lab-encoder/POPE", "lmms-lab/POPE")
@@ -42,10 +43,11 @@ class Pope(Table):
     def sample(self, row: Row) -> Sample:
         id, answer = f"{self.kind(row)}/{row.maybe('question_id') or row.at}", wanted(row)
         question = row.text("question").strip() + (SHORT_ANSWER if self.prompt == "short" else "")
-        return self.asked(row, id=id, question=question, reference=answer, truth={"answer": answer})
+        truth = {"answer": answer, "unit": source(row)}
+        return self.one_turn(row, id=id, question=question, reference=answer, truth=truth)
 
     def score(self, sample: Sample, replies: Sequence[str]) -> dict[str, Any]:
-        return judged(self.compat, replies[-1], sample.truth["answer"])
+        return judged(self.compat, replies[-1], sample.truth["answer"]) | {"unit": sample.truth["unit"]}
 
     def summary(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
         counts = Counter((record["kind"], record["score"]["answer"], record["parsed"]) for record in records)
@@ -60,6 +62,12 @@ class Pope(Table):
         named = {f"{category} {name}": value for category, found in each.items() for name, value in found.items()}
         macro = mean([found["F1"] for found in each.values()])
         return {"macro F1": macro, "pooled F1": rates(pooled, strict)["F1"] if pooled else None, **named}
+
+
+def source(row: Row) -> str | None:
+    """The name of the picture, where the row has one."""
+    named = row.maybe("image_source") or row.get("image")
+    return named if isinstance(named, str) and len(named) <= REFERENCE else None
 
 
 def rates(counts: Counter[tuple[str, str | None]], strict: bool) -> dict[str, float]:

@@ -52,7 +52,7 @@ class RealWorldQA(Table):
         if "options" in self.named:
             question = f"{question}\n{lines(options)}\n{DIRECTLY}"
         answer = answer_of(row, options) if options else row.text("answer").strip()
-        return self.asked(row, row.maybe("id") or f"row-{row.at}", question, answer, {"options": options})
+        return self.one_turn(row, row.maybe("id") or f"row-{row.at}", question, answer, {"options": options})
 
     def score(self, sample: Sample, replies: Sequence[str]) -> dict[str, Any]:
         options, reference = sample.truth["options"], sample.reference[-1]

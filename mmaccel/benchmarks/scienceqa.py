@@ -49,7 +49,7 @@ class ScienceQA(Table):
         context = f"Context: {hint}\n" if hint else ""
         question = f"{context}{row.text('question')}\n{lines(options)}\n{DIRECTLY}"
         truth = {"options": options, "grade": row.maybe("grade")}
-        return self.asked(row, row.maybe("id") or f"row-{row.at}", question, letter_of(row, options), truth)
+        return self.one_turn(row, row.maybe("id") or f"row-{row.at}", question, letter_of(row, options), truth)
 
     def score(self, sample: Sample, replies: Sequence[str]) -> dict[str, Any]:
         options, reference = sample.truth["options"], sample.reference[-1]

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from mmaccel.benchmarks.base import Benchmark, Sample
 from mmaccel.benchmarks.quality import picture_facts
-from mmaccel.benchmarks.rows import Row, Rows, Source
+from mmaccel.benchmarks.rows import NOTHING, Row, Rows, Source
 
 SHORT_ANSWER = "\nAnswer the question using a single word or phrase."
 
@@ -97,6 +97,12 @@ class Table(Benchmark):
     def row(self, at: int) -> Row:
         return Row(self.rows, at, self.named, (self.longest_side, self.max_pixels))
 
+    @property
+    def answered(self) -> bool:
+        """Whether any row has its answer: then agreement is kept beside the accuracy and not averaged with it."""
+        columns = [self.named[name] for name in ("answer", "answers") if name in self.named]
+        return any(str(cell).strip() not in NOTHING for column in columns for cell in self.rows.values(column))
+
     def __len__(self) -> int:
         return len(self.order)
 
@@ -111,7 +117,7 @@ class Table(Benchmark):
         """The category of a row; it needs no picture."""
         return self.name
 
-    def asked(
+    def one_turn(
         self, row: Row, id: str, question: str, reference: str | None, truth: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Sample:  # fmt: skip
@@ -131,8 +137,8 @@ class Table(Benchmark):
         return total.hexdigest()
 
     def settings(self) -> list[Any]:
-        """Fields that a benchmark adds to these."""
-        own = {one.name for one in fields(self)} - {one.name for one in fields(Table)}
+        """Fields that a benchmark adds to these, and what of these changes what is asked."""
+        own = {one.name for one in fields(self)} - {one.name for one in fields(Table)} | {"longest_side", "named"}
         return [[name, getattr(self, name)] for name in sorted(own) if not name.startswith("_")]
 
 

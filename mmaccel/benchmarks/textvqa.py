@@ -45,7 +45,7 @@ class TextVqa(Table):
         question, answers = row.text("question"), people(row)
         asked = question.capitalize() if self.compat == "lmms" else question
         told = f"\nReference OCR token: {', '.join(row.several('ocr_tokens'))}" if self.ocr else ""
-        return self.asked(
+        return self.one_turn(
             row, id=row.maybe("question_id") or str(row.at), question=asked + told + SHORT_ANSWER,
             reference=commonest(answers), truth={"answers": answers},
         )  # fmt: skip

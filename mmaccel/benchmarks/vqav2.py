@@ -37,7 +37,7 @@ class Vqav2(Table):
 
     def sample(self, row: Row) -> Sample:
         answers = people(row)
-        return self.asked(
+        return self.one_turn(
             row, id=row.maybe("question_id") or str(row.at), question=row.text("question") + SHORT_ANSWER,
             reference=commonest(answers), truth={"answers": answers},
         )  # fmt: skip

@@ -6,42 +6,20 @@ pictures were prepared otherwise, are refused unless `job.across` says that this
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from mmaccel import registry
 from mmaccel.jobs.finish import finish
 from mmaccel.jobs.points import BASELINE
+from mmaccel.jobs.runs import Run, plain, renamed
 from mmaccel.jobs.task import Task
-from mmaccel.jobs.timing import UNTIMED
-from mmaccel.measure.record import RunFolder, first_facts
+from mmaccel.measure.record import RunFolder, changed_keys
 from mmaccel.measure.scores import clean, other_prompts
+from mmaccel.measure.stats import hashes
 
 MAY_DIFFER = {"processor": "processor", "model": "weights"}  # what across names → the provenance that then may differ
-
-
-@dataclass(frozen=True)
-class Run:
-    label: str
-    path: Path
-    config: Mapping[str, Any]
-    facts: Mapping[str, Any]
-    records: list[dict[str, Any]] = field(repr=False)
-
-    @classmethod
-    def read(cls, label: str, path: Path) -> "Run":
-        records = RunFolder.open(path).records()
-        config = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8")) or {}
-        if not config.get("points") or not records:
-            raise ValueError(f"job.folders.{label}: {path} is no finished sweep")
-        return cls(label, path, config, first_facts(path), records)
-
-    def name(self, point: str, first: "Run") -> str:
-        """The first run's baseline is everybody's."""
-        return point if self is first and point == BASELINE else f"{self.label}: {point}"
 
 
 @dataclass(frozen=True)
@@ -63,19 +41,22 @@ class Compare:
 
     def run(self, task: Task) -> None:
         named = self.folders if isinstance(self.folders, Mapping) else {Path(one).name: one for one in self.folders}
+        if len(named) < len(self.folders):
+            raise ValueError(f"job.folders: two folders of {list(self.folders)} have one name, valid is label: folder")
         first, *others = [Run.read(label, Path(path)) for label, path in named.items()]
         for other in others:
             self.check(first, other)
         runs = [first, *others]
         points = [point for run in runs for point in self.points(run, first)]
-        config = task.kept() | {"benchmark": first.config.get("benchmark"), "points": points}
+        config = {**first.config, "name": "compare", "points": points, "job": task.config["job"]}
+        benchmark = registry.instantiate(config["benchmark"], foreign=task.foreign)
         with RunFolder.create(task.output, config, self.provenance(first, runs)) as folder:
             for record in (line for run in runs for line in renamed(run, first)):
                 folder.append(record)
         for picture in (first.path / "images").glob("*.png"):
             if "--" not in picture.name and not picture.name.startswith("accuracy_"):
                 shutil.copy(picture, task.output / "images")
-        finish(task.output, registry.instantiate(config["benchmark"], foreign=task.foreign), None)
+        finish(task.output, benchmark, None)
 
     def check(self, first: Run, other: Run) -> None:
         """Raises for what makes the answers of two runs no pair."""
@@ -83,19 +64,24 @@ class Compare:
         for fact, name in fixed.items():
             one, two = first.facts.get(fact), other.facts.get(fact)
             if one is not None and two is not None and one != two:
-                hint = f"; job.across=[{name}] compares across it" if name in MAY_DIFFER else ""
                 said = " and ".join(told(value) for value in (one, two))
+                hint = f"; job.across=[{name}] compares across it" if name in MAY_DIFFER else ""
                 raise ValueError(f"{first.label} and {other.label} differ in {fact}: {said}{hint}")
+        changed = changed_keys(first.config.get("sampler") or {}, other.config.get("sampler") or {})
+        if changed:
+            raise ValueError(f"{first.label} and {other.label} differ in sampler: {changed}")
         mine, yardstick = (clean(r for r in run.records if r["point"] == BASELINE) for run in (other, first))
-        refused = None if self.across else other_prompts(mine, yardstick)
+        if not {r["sample"] for r in mine} & {r["sample"] for r in yardstick}:
+            raise ValueError(f"{first.label} and {other.label} share no sample whose baseline answered")
+        refused = other_prompts(mine, yardstick, hashes(self.across))
         if refused:
             raise ValueError(f"{other.label} saw {refused.replace('the baseline', first.label)}")
 
     def points(self, run: Run, first: Run) -> Iterator[dict[str, Any]]:
-        for point in run.config["points"]:
+        for point in plain(run):
             named = {**point, "name": run.name(point["name"], first), "across": list(self.across)}
             named["pruner"] = point.get("pruner") or (None if run is first else run.label)
-            yield {key: value for key, value in named.items() if key != "twin"}  # drafts are timed, here nothing is
+            yield named
 
     def provenance(self, first: Run, runs: Sequence[Run]) -> dict[str, Any]:
         of_runs = {run.label: {"run": run.facts.get("run"), "processor": run.facts.get("processor")} for run in runs}
@@ -108,8 +94,3 @@ def told(fact: Any) -> str:
     if not isinstance(fact, Mapping) or "differs" not in fact:
         return str(fact)
     return "; ".join(f"{name}={now}" for name, (_, now) in fact["differs"].items()) or "the checkpoint's settings"
-
-
-def renamed(run: Run, first: Run) -> Iterator[dict[str, Any]]:
-    for record in run.records:
-        yield {**record, **UNTIMED, "point": run.name(record["point"], first)}

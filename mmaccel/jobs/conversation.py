@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from mmaccel.benchmarks.base import Sample
@@ -53,6 +54,13 @@ def dice(seed: int, sample: str, turn: int) -> int:
     """The same dice for every point of a sample, other dice for every sample."""
     digest = hashlib.sha256(f"{seed}/{sample}/{turn}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:4], "big")
+
+
+def apart(sample: Sample, names: set[str], index: int) -> Sample:
+    """The sample under a name that no sample before it had, for records are known by it; adds it to `names`."""
+    named = replace(sample, id=f"{sample.id}#{index}") if sample.id in names else sample
+    names.add(named.id)
+    return named
 
 
 def known(benchmark: str, sample: Sample, turn: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ One path for the run itself, a resumed run and `job=report`. Knows the run folde
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from rich.console import Console
 from mmaccel.benchmarks.base import Benchmark
 from mmaccel.jobs.console import wide_console
 from mmaccel.jobs.points import BASELINE
-from mmaccel.measure.official import official
+from mmaccel.measure.official import Draws, official
 from mmaccel.measure.record import RunFolder, first_facts, write_points
-from mmaccel.measure.scores import clean
+from mmaccel.measure.scores import Record, clean
 from mmaccel.measure.stats import points_table
 from mmaccel.report.officialrows import official_rich
 from mmaccel.report.page import write_report
@@ -30,11 +31,15 @@ def finish(path: Path, benchmark: Benchmark | None, tracker: Any | None) -> None
         raise ValueError(f"{path}: no points to report on; it holds {len(records)} records")
     rows = points_table(records, points, BASELINE)
     kept = kept_summary(path)
-    own = kept_scores(kept) if benchmark is None else own_scores(benchmark, records, rows)
-    rows = [row | {"official": own.get(row["point"]) or {}} for row in rows]
-    cold = first_facts(path).get("cold_start")
     extra = {key: value for key, value in kept.items() if key not in ("points", "baseline")}
-    write_points(path, rows, extra | ({"cold_start": cold} if cold else {}))
+    cold = first_facts(path).get("cold_start")
+    extra |= {"cold_start": cold} if cold else {}
+    own = kept_scores(kept)
+    if benchmark is not None:
+        write_points(path, rows, extra)  # thousands of samples take minutes to resample, and what is measured is safe
+        own = own_scores(benchmark, records, rows)
+    rows = [row | {"official": own.get(row["point"]) or {}} for row in rows]
+    write_points(path, rows, extra)
     page = write_report(path)
     console = wide_console()
     console.print(points_table_rich(rows))
@@ -68,9 +73,18 @@ def kept_scores(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def own_scores(benchmark: Benchmark, records: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Point → the benchmark's own scores with intervals, paired with the baseline."""
+    """Point → the benchmark's own scores with intervals, paired with the baseline where the two can be compared."""
     mine = {row["point"]: clean(one for one in records if one["point"] == row["point"]) for row in rows}
-    return {
-        point: official(benchmark.summary, benchmark.unit, good, None if point == BASELINE else mine[BASELINE])
-        for point, good in mine.items()
-    }
+    known: Draws = {}
+    found = {}
+    for row in rows:
+        good, base = unanswered(mine[row["point"]]), unanswered(mine[BASELINE])
+        fair = row["point"] != BASELINE and not row.get("refused")
+        found[row["point"]] = official(benchmark.summary, benchmark.unit, good, base if fair else None, known=known)
+    return found
+
+
+def unanswered(records: Sequence[Record]) -> list[Record]:
+    """Agreement with the baseline is no score of the benchmark's."""
+    agrees = [bool(one["score"].get("agreement")) for one in records]
+    return [{**one, "score": {**one["score"], "correct": None}} if no else one for one, no in zip(records, agrees)]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
 from mmaccel import registry
 from mmaccel.benchmarks.quality import Quality
@@ -66,9 +67,9 @@ def without_model(quality: Quality) -> Quality:
 def facts_table(name: str, found: Screening) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     seen = [look.facts for look in found.looks if look.facts]
-    table.add_row("benchmark", f"{name}, {found.size} samples, {len(found.rejected)} flagged")
-    table.add_row("kinds", listed(Counter(look.kind for look in found.looks)))
-    table.add_row("buckets", listed(Counter(str(facts["bucket"]) for facts in seen if "bucket" in facts)))
+    table.add_row("benchmark", Text(f"{name}, {found.size} samples, {len(found.rejected)} flagged"))
+    table.add_row("kinds", Text(listed(Counter(look.kind for look in found.looks))))
+    table.add_row("buckets", Text(listed(Counter(str(facts["bucket"]) for facts in seen if "bucket" in facts))))
     for side in ("width", "height", "sharpness"):
         values = sorted(facts[side] for facts in seen if side in facts)
         if values:
@@ -90,7 +91,7 @@ def rules_table(found: Screening, worst: int) -> Table:
         count, named = found.counts[rule], [example(look, rule) for look in found.examples(rule, worst)]
         limit = "–" if threshold is None else f"{threshold:g}"
         table.add_row(
-            rule, limit, str(count), f"{100 * count / found.size:.1f} %", "\n".join(named).replace("[", r"\[")
+            rule, limit, str(count), f"{100 * count / found.size:.1f} %", Text("\n".join(named))
         )
     return table
 

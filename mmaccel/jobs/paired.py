@@ -11,7 +11,7 @@ from typing import Any
 
 from mmaccel.benchmarks.base import Sample
 from mmaccel.jobs.agreement import agreement, waits
-from mmaccel.jobs.conversation import conversation, known
+from mmaccel.jobs.conversation import apart, conversation, known
 from mmaccel.jobs.gate import Plan
 from mmaccel.jobs.pictures import try_pictures
 from mmaccel.jobs.points import BASELINE, Point
@@ -31,7 +31,7 @@ class Paired:
         self.done = {(r["point"], r["sample"], r["turn"]): r for r in folder.records()}
         self.good = any(not record["error"] for record in self.done.values())
         self.warm: set[tuple[str, int]] = set()
-        self.samples_seen = 0
+        self.samples_seen, self.ids = 0, set[str]()
 
     def sample(self, index: int, points: Sequence[Point]) -> Iterator[dict[str, Any]]:
         """The new records, each on the disk when it is yielded."""
@@ -41,6 +41,7 @@ class Paired:
             none = Sample(f"#{index}", "unreadable", None, ("",), (None,))  # type: ignore[arg-type]
             yield from (line for point in points for line in self.write(point, self.failed(none, 0, error)))
             return
+        sample = apart(sample, self.ids, index)
         points = [point for point in points if point.kinds is None or sample.kind in point.kinds]
         held: list[tuple[Point, dict[str, Any]]] = []
         start = index % len(points)

@@ -73,18 +73,10 @@ def bootstrap_interval(
     return Estimate(value, float(low), float(high), n)
 
 
-def paired_interval(
-    point: Mapping[str, tuple[float, float]],
-    base: Mapping[str, tuple[float, float]],
-    *,
-    level: float = 0.95,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Estimate:
-    """Mean over shared samples of (point − base), each sample's value its own sum / count in 0 … 1."""
-    shared = [key for key in base if key in point and point[key][1] > 0 and base[key][1] > 0]
-    differences = [point[key][0] / point[key][1] - base[key][0] / base[key][1] for key in shared]
-    found = bootstrap_interval(differences, level=level, resamples=resamples, seed=seed, bounds=(-1.0, 1.0))
+def paired_interval(differences: Sums, *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
+    """Σ differences / Σ counts over units, each difference that of two scores of one answer in 0 … 1."""
+    bounds = (-1.0, 1.0)
+    found = bootstrap_interval(*columns_of(differences), level=level, resamples=resamples, seed=seed, bounds=bounds)
     return found if found.n >= PAIRS else Estimate(found.value, None, None, found.n)
 
 

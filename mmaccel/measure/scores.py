@@ -11,19 +11,17 @@ from mmaccel.measure.estimates import Estimate, Sums, bootstrap_interval, column
 
 Record = Mapping[str, Any]
 
+SAID = {"processor_hash": "processor settings", "prompt_hash": "prompts"}
+
 
 def clean(records: Iterable[Record]) -> list[Record]:
     return [record for record in records if not record.get("error")]
 
 
-def quality(
-    good: Sequence[Record], base: Sequence[Record], is_base: bool, parses: bool, r: int, across: bool = False
-) -> dict[str, Any]:
-    """across: points that saw other prompts are compared, because that is what is compared."""
-    scores, others = correct_sums(good), correct_sums(base)
-    refused = None if is_base or across else other_prompts(good, base)
-    accuracy = bootstrap_interval(*columns_of(scores), resamples=r, bounds=(0.0, 1.0))
-    delta = Estimate(None, None, None, 0) if is_base or refused else paired_interval(scores, others, resamples=r)
+def quality(good: Sequence[Record], base: Sequence[Record] | None, parses: bool, r: int) -> dict[str, Any]:
+    """base: None where there is nothing to compare with. parses: the benchmark reads answers out of replies."""
+    accuracy = bootstrap_interval(*columns_of(correct_sums(good)), resamples=r, bounds=(0.0, 1.0))
+    delta = Estimate(None, None, None, 0) if base is None else paired_interval(differences(good, base), resamples=r)
     return {
         "accuracy": accuracy.value,
         "accuracy_ci": accuracy.interval,
@@ -31,8 +29,7 @@ def quality(
         "delta_ci": delta.interval,
         "pairs": delta.n,
         "parsed_rate": parsed_rate(good) if parses else None,
-        "refused": refused,
-        **({} if is_base or refused else changed(scores, others)),
+        **({} if base is None else changed(good, base)),
         **rotations(good),
     }
 
@@ -42,31 +39,44 @@ def parsed_rate(records: Sequence[Record]) -> float | None:
     return sum(record.get("parsed") is not None for record in scored) / len(scored) if scored else None
 
 
-def other_prompts(good: Iterable[Record], base: Iterable[Record]) -> str | None:
+def other_prompts(
+    good: Iterable[Record], base: Iterable[Record], names: Sequence[str] = ("processor_hash", "prompt_hash")
+) -> str | None:
     """Why two points cannot be compared: a sample became another prompt, or another processor made its picture.
 
     Only first turns: what a model said before is part of a later turn's prompt."""
     ours, there = ({one["sample"]: one for one in side if not one.get("turn")} for side in (good, base))
     pairs = [(ours[sample], there[sample]) for sample in ours.keys() & there.keys()]
-    for name, what in (("processor_hash", "processor settings"), ("prompt_hash", "prompts")):
+    for name in names:
         both = [(mine.get(name), other.get(name)) for mine, other in pairs]
         differ = sum(mine != other for mine, other in both if mine and other)
         if differ:
-            return f"other {what} than the baseline on {differ} of {len(pairs)} samples"
+            return f"other {SAID[name]} than the baseline on {differ} of {len(pairs)} samples"
     return None
 
 
-def changed(scores: Sums, others: Sums) -> dict[str, Any]:
-    """Of units that are wholly right or wrong: how many pruning lost and gained, and McNemar's exact p (two-sided,
-    McNemar 1947): the chance of a split at least so uneven where both are as likely."""
-    shared = [(scores[key], others[key]) for key in others if key in scores]
-    pairs = [(mine[0] / mine[1], other[0] / other[1]) for mine, other in shared]
-    if not pairs or any(value not in (0.0, 1.0) for pair in pairs for value in pair):
+def changed(good: Sequence[Record], base: Sequence[Record]) -> dict[str, Any]:
+    """Answers that are wholly right or wrong: how many pruning lost and gained, and McNemar's exact p (two-sided,
+    McNemar 1947): the chance of a split at least so uneven where both are as likely.
+
+    p is empty where answers share a unit, which the test takes for independent, and where being right is agreement with
+    the baseline itself."""
+    mine, other = answers(good), answers(base)
+    pairs = [(mine[key], other[key]) for key in other if key in mine]
+    if not pairs or any(value not in (0.0, 1.0) for (_, one), (_, two) in pairs for value in (one, two)):
         return {"lost": None, "gained": None, "mcnemar_p": None}
-    lost, gained = sum(mine < other for mine, other in pairs), sum(mine > other for mine, other in pairs)
+    lost = sum(one < two for (_, one), (_, two) in pairs)
+    gained = sum(one > two for (_, one), (_, two) in pairs)
+    alone = len({unit for (unit, _), _ in pairs}) == len(pairs)
+    agrees = any((record.get("score") or {}).get("agreement") for record in good)
+    return {"lost": lost, "gained": gained, "mcnemar_p": mcnemar(lost, gained) if alone and not agrees else None}
+
+
+def mcnemar(lost: int, gained: int) -> float:
+    """Two-sided exact binomial, Σ_{k ≤ few} C(n, k) / 2ⁿ twice; in logarithms, for n may be thousands."""
     n, few = lost + gained, min(lost, gained)
-    p = min(1.0, 2 * sum(math.comb(n, k) for k in range(few + 1)) / 2**n)
-    return {"lost": lost, "gained": gained, "mcnemar_p": p}
+    logs = [math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2) for k in range(few + 1)]
+    return min(1.0, 2 * math.fsum(map(math.exp, logs)))
 
 
 def rotations(records: Sequence[Record]) -> dict[str, Any]:
@@ -77,13 +87,18 @@ def rotations(records: Sequence[Record]) -> dict[str, Any]:
 
 def rotated(records: Iterable[Record]) -> tuple[Sums, int]:
     """(group → (1 if all of its rotations are right, 1); groups that lack a rotation, which count nowhere)."""
-    groups: dict[str, list[tuple[float, int]]] = {}
+    groups: dict[str, list[Record]] = {}
     for record in records:
         score = record.get("score") or {}
         if score.get("of") and score.get("correct") is not None:
-            groups.setdefault(str(score["group"]), []).append((float(score["correct"]), int(score["of"])))
-    whole = {key: found for key, found in groups.items() if len(found) >= found[0][1]}
-    return {key: (min(right for right, _ in found), 1.0) for key, found in whole.items()}, len(groups) - len(whole)
+            groups.setdefault(str(score["group"]), []).append(record)
+    whole = {key: found for key, found in groups.items() if is_whole(found)}
+    sums = {key: (min(float(record["score"]["correct"]) for record in found), 1.0) for key, found in whole.items()}
+    return sums, len(groups) - len(whole)
+
+
+def is_whole(group: Sequence[Record]) -> bool:
+    return len({record["sample"] for record in group}) >= int(group[0]["score"]["of"])
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -101,21 +116,40 @@ def one_scale(records: Iterable[Record]) -> list[Record]:
     return pooled(good) or good
 
 
-def correct_sums(records: Iterable[Record]) -> Sums:
-    """unit → (Σ correct, scored turns)."""
+def answers(records: Iterable[Record]) -> dict[tuple[str, int], tuple[str, float]]:
+    """(sample or group of rotations, turn) → (what is drawn together with it, its score)."""
     records = list(records)
-    plain = [record for record in records if not (record.get("score") or {}).get("of")]
-    sums = summed((record["sample"], (record.get("score") or {}).get("correct")) for record in plain)
-    return dict(sorted((sums | rotated(records)[0]).items()))  # seeded draws must not depend on the records' order
+    found = {}
+    for record in records:
+        score = record.get("score") or {}
+        if not score.get("of") and score.get("correct") is not None:
+            found[record["sample"], record.get("turn") or 0] = (unit_of(record), float(score["correct"]))
+    return found | {(group, -1): (group, right) for group, (right, _) in rotated(records)[0].items()}
 
 
-def summed(values: Iterable[tuple[str, float | None]]) -> Sums:
+def unit_of(record: Record) -> str:
+    """What is drawn together: a picture that is asked of often, a group that is scored as one, or the sample."""
+    score = record.get("score") or {}
+    return str(score.get("unit") or score.get("group") or record["sample"])
+
+
+def correct_sums(records: Iterable[Record]) -> Sums:
+    """unit → (Σ correct, scored answers)."""
+    return summed(answers(records).values())
+
+
+def differences(good: Iterable[Record], base: Iterable[Record]) -> Sums:
+    """unit → (Σ (ours − theirs), answers), of those that both sides scored."""
+    mine, other = answers(good), answers(base)
+    return summed((unit, right - other[key][1]) for key, (unit, right) in mine.items() if key in other)
+
+
+def summed(values: Iterable[tuple[str, float]]) -> Sums:
     sums: Sums = {}
     for key, value in values:
-        if value is not None:
-            total, count = sums.get(key, (0.0, 0.0))
-            sums[key] = (total + float(value), count + 1)
-    return sums
+        total, count = sums.get(key, (0.0, 0.0))
+        sums[key] = (total + value, count + 1)
+    return dict(sorted(sums.items()))  # the seeded draws must not depend on the order of the records
 
 
 def inner(records: Iterable[Record], outer: str, name: str) -> list[float]:
@@ -124,25 +158,26 @@ def inner(records: Iterable[Record], outer: str, name: str) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def kinds(good: Sequence[Record], base: Sequence[Record], is_base: bool, r: int) -> dict[str, dict[str, Any]]:
+def kinds(
+    good: Sequence[Record], base: Sequence[Record] | None, parses: bool, r: int
+) -> dict[str, dict[str, Any]]:
     """Accuracy and paired delta per kind of question, in order of first appearance."""
-    return compared(grouped(good, kind_of), grouped(base, kind_of), is_base, r)
+    return compared(grouped(good, kind_of), None if base is None else grouped(base, kind_of), parses, r)
 
 
 def compared(
-    ours: Mapping[str, Sequence[Record]], theirs: Mapping[str, Sequence[Record]], is_base: bool, r: int
+    ours: Mapping[str, Sequence[Record]], theirs: Mapping[str, Sequence[Record]] | None, parses: bool, r: int
 ) -> dict[str, dict[str, Any]]:
-    """Per group n, accuracy and (but for the baseline) the delta paired with the baseline's same samples."""
+    """Per group n, accuracy and (where there are others) the delta paired with the others' same answers."""
     table: dict[str, dict[str, Any]] = {}
     for name, records in ours.items():
-        scores = correct_sums(records)
-        accuracy = bootstrap_interval(*columns_of(scores), resamples=r, bounds=(0.0, 1.0))
+        accuracy = bootstrap_interval(*columns_of(correct_sums(records)), resamples=r, bounds=(0.0, 1.0))
         if accuracy.n == 0:
             continue
         table[name] = {"n": accuracy.n, "accuracy": accuracy.value, "accuracy_ci": accuracy.interval}
-        table[name] |= {"parsed_rate": parsed_rate(records)}
-        if not is_base:
-            delta = paired_interval(scores, correct_sums(theirs.get(name, [])), resamples=r)
+        table[name] |= {"parsed_rate": parsed_rate(records) if parses else None}
+        if theirs is not None:
+            delta = paired_interval(differences(records, theirs.get(name, [])), resamples=r)
             table[name] |= {"delta": delta.value, "delta_ci": delta.interval, "pairs": delta.n}
     return table
 

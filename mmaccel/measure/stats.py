@@ -38,7 +38,17 @@ import numpy as np
 from mmaccel.measure.buckets import Labels, bucket_labels
 from mmaccel.measure.estimates import RESAMPLES, Estimate, jitter, median_ratio_interval, percentile
 from mmaccel.measure.record import POINT_COLUMNS
-from mmaccel.measure.scores import clean, compared, grouped, inner, kind_of, kinds, one_scale, quality
+from mmaccel.measure.scores import (
+    clean,
+    compared,
+    grouped,
+    inner,
+    kind_of,
+    kinds,
+    one_scale,
+    other_prompts,
+    quality,
+)
 
 Record = Mapping[str, Any]
 
@@ -68,15 +78,27 @@ def points_table(
     for point in points:
         mine, is_base = by_point[point["name"]], point["name"] == baseline
         scored, against = ([record for record in side if id(record) in shared] for side in (mine, base))
-        row = point_row(point, mine, base, is_base, resamples)
-        row |= quality(scored, against, is_base, parses, resamples, across=bool(point.get("across")))
+        refused = None if is_base else other_prompts(clean(mine), base, hashes(point.get("across") or ()))
+        fair = not is_base and not refused
+        row = point_row(point, mine, base if fair else [], is_base, resamples)
+        row["refused"] = refused
+        row |= quality(scored, against if fair else None, parses, resamples)
+        row["kinds"] = kinds(clean(mine), base if fair else None, parses, resamples)
         row["apart"] = len({record["sample"] for record in clean(mine)} - {record["sample"] for record in scored})
         if point.get("twin"):
             twin = clean(by_point[point["twin"]])
             row["drafting"] = drafting(clean(mine), twin, bool(point.get("sampled")), resamples)
-        row["buckets"] = buckets(scored, against, is_base, labels, resamples)
+        row["buckets"] = buckets(scored, against if fair else None, labels, parses, resamples)
         rows.append(row)
     return rows
+
+
+def hashes(across: Sequence[str]) -> list[str]:
+    """The hashes in which two points may not differ. across: what is compared, so that it may: a processor, whose
+    pictures may become other numbers of tokens, or a model, whose prompts are its own."""
+    free = {"processor": {"processor_hash", "prompt_hash"}, "model": {"processor_hash", "prompt_hash"}}
+    allowed = set().union(*(free[name] for name in across))
+    return [name for name in ("processor_hash", "prompt_hash") if name not in allowed]
 
 
 def point_row(
@@ -92,7 +114,6 @@ def point_row(
     row["errors"] = len(records) - len(good)
     row["timed"] = len({record["sample"] for record in good if record.get("e2e_ms") is not None})
     row["baseline"] = is_base
-    row["kinds"] = kinds(good, base, is_base, r)
     row["stages_ms"] = {name: percentile(times, 50) for name in STAGES if (times := inner(good, "stages_ms", name))}
     return row
 
@@ -254,7 +275,7 @@ def turn_times(records: Iterable[Record], time: Callable[[Record], float | None]
 
 
 def buckets(
-    good: Sequence[Record], base: Sequence[Record], is_base: bool, labels: Labels, r: int
+    good: Sequence[Record], base: Sequence[Record] | None, labels: Labels, parses: bool, r: int
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Accuracy, delta and speed-up per bucket of the pictures' size, sharpness and edge density: fact → label → …"""
     table = {}
@@ -263,10 +284,12 @@ def buckets(
         def label(record: Record, of_sample: Mapping[str, str] = of_sample) -> str | None:
             return of_sample.get(record["sample"])
 
-        ours, theirs = grouped(good, label), grouped(base, label)
-        found = compared(ours, theirs, is_base, r)
-        for name in [] if is_base else found:
-            faster = paired_times(ours[name], theirs.get(name, []), lambda record: record.get("e2e_ms"), r)
+        ours, theirs = grouped(good, label), None if base is None else grouped(base, label)
+        found = compared(ours, theirs, parses, r)
+        for name, others in (theirs or {}).items():
+            if name not in found:
+                continue
+            faster = paired_times(ours[name], others, lambda record: record.get("e2e_ms"), r)
             found[name] |= {"speedup": faster.value, "speedup_ci": faster.interval, "timed": faster.n}
         table[fact] = {name: found[name] for name in dict.fromkeys(of_sample.values()) if name in found}
     return table

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmaccel.measure.estimates import Estimate, paired_interval
-from mmaccel.measure.scores import correct_sums, one_scale
+from mmaccel.measure.scores import differences, one_scale
 from mmaccel.measure.stats import TEMPLATED, points, resolved, speed_verdict
 from mmaccel.report.series import Row, groups, is_control, name_of
 
@@ -39,7 +39,10 @@ def best(rows: Sequence[Row]) -> Finding:
     inside = [row for row in rows if not row.get("baseline") and not is_control(row) and resolved(row) is False]
     inside += [row for row in rows if not is_control(row) and resolved(row) and (row.get("delta") or 0) > 0]
     if not inside:
-        return Finding("No free point", "Every point of the method is resolved below the baseline.", "bad")
+        own = [row for row in rows if not row.get("baseline") and not is_control(row)]
+        if all(resolved(row) for row in own):
+            return Finding("No free point", "Every point of the method is resolved below the baseline.", "bad")
+        return Finding("Nothing to choose", "No point of the method could be compared with the baseline.", "bad")
     row = max(inside, key=saving)
     text = f"{row['point']}: accuracy {percent(row['accuracy'])}, {points(row['delta'])} points from the baseline"
     if resolved(row):
@@ -82,12 +85,14 @@ def budget(row: Row) -> float:
 def versus(name: str, rows: Sequence[Row], every: Sequence[Row], records: Sequence[Mapping[str, Any]]) -> Finding:
     """Each control against the method's point at the same measured budget, paired by sample."""
     good = one_scale(records)
-    scores = {row["point"]: correct_sums(r for r in good if r["point"] == row["point"]) for row in every}
+    scores = {row["point"]: [r for r in good if r["point"] == row["point"]] for row in every}
     gaps: dict[str, list[Estimate]] = {}
     for control in every:
         rival = matched(control, rows)
-        if rival is not None and control.get("pruner") != "keep_all":
-            gap = paired_interval(scores[rival["point"]], scores[control["point"]])  # above 0: the method is better
+        fair = rival is not None and not control.get("refused") and not rival.get("refused")
+        if rival is not None and fair and control.get("pruner") != "keep_all":
+            mine, other = scores[rival["point"]], scores[control["point"]]
+            gap = paired_interval(differences(mine, other))  # above 0: the method is better
             gaps.setdefault(name_of(control), []).append(gap)
     if not gaps:
         text = f"No control stands at a budget of {name}; without random tokens beside it a curve says little."

@@ -38,7 +38,7 @@ def official_rich(rows: Sequence[Row]) -> Table | None:
     table = Table(title=f"the benchmark's own scores{more}", header_style="bold")
     table.add_column("point", no_wrap=True)
     for name in names:
-        table.add_column(name, justify="right")
+        table.add_column(Text(name), justify="right")
     for row in rows:
         words = [" ".join(part for part in words_of(score_of(row, name)) if part) for name in names]
         table.add_row(Text(str(row["point"])), *map(Text, words))
@@ -46,7 +46,9 @@ def official_rich(rows: Sequence[Row]) -> Table | None:
 
 
 def names_of(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row.get("official") or {}))
+    """Of the scores that some point has."""
+    scores = (score for row in rows for score in (row.get("official") or {}).items())
+    return list(dict.fromkeys(name for name, score in scores if score.get("value") is not None))
 
 
 def score_of(row: Row, name: str) -> Score:
@@ -69,9 +71,7 @@ def cell(row: Row, name: str) -> Markup | str:
     value, difference = words_of(score)
     if not difference:
         return value
-    low, high = score["delta_ci"]
-    tone = "loss" if high < 0 else "gain" if low > 0 else None
-    return tag("span", value, tag("small", difference), class_=tone)
+    return tag("span", value, tag("small", difference))  # no colour: of some scores less is better, of some nothing
 
 
 def shown(value: float) -> str:

@@ -36,7 +36,7 @@ def points_html(rows: Sequence[Row]) -> Markup:
     body = [tag("tr", tag("th", row["point"]), *[tag("td", cell(row)) for _, cell in filled]) for row in rows]
     table = tag("table", tag("thead", head), tag("tbody", *body))
     lead = "Speed-up: median over samples of the paired end-to-end ratio. Kept: visual tokens after the last station. "
-    lead += "Wrong now: answers that the baseline has right and this point wrong; right now, the other way. "
+    lead += "Lost: answers that the baseline has right and this point wrong; gained: the other way. "
     lead += "An empty cell was not measured: p95 needs 20 requests, p99 100. Of a point that drafts, speed-up by "
     lead += "drafting and same words are against the same point without the draft; below its break-even tau drafting "
     lead += "costs time."
@@ -89,7 +89,7 @@ def errors(row: Row) -> str:
     return str(row["errors"]) if row.get("errors") else ""
 
 
-ROTATED = ("one order %", "groups cut off")  # of benchmarks that ask a question in all rotations of its options
+ROTATED = ("vanilla %", "groups cut off")  # of benchmarks that ask a question in all rotations of its options
 DRAFTING = ("break-even tau", "speed-up by drafting", "same words %")
 COLUMNS: tuple[tuple[str, Cell], ...] = (
     ("n", number("n")),
@@ -98,10 +98,10 @@ COLUMNS: tuple[tuple[str, Cell], ...] = (
     ("Δ points", delta),
     ("speed-up", speed),
     ("e2e ms", number("e2e_ms_p50")),
-    ("wrong now", number("lost")),
-    ("right now", number("gained")),
+    ("lost", number("lost")),
+    ("gained", number("gained")),
     ("McNemar p", number("mcnemar_p", ".2g")),
-    ("one order %", number("vanilla", ".1f", 100)),
+    ("vanilla %", number("vanilla", ".1f", 100)),
     ("groups cut off", lambda row: str(row["incomplete"]) if row.get("incomplete") else ""),
     ("visual / layer", number("mean_visual", ".1f")),
     ("KV %", number("kv_fraction", ".1f", 100)),

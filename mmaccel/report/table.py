@@ -37,6 +37,8 @@ def accuracy(row: Row) -> str:
 
 
 def delta(row: Row) -> str:
+    if row.get("refused"):
+        return verdict(row)
     if row.get("baseline") or row.get("delta") is None:
         return "baseline" if row.get("baseline") else ""
     said = verdict(row)
