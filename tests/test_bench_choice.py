@@ -158,8 +158,11 @@ def test_mmbench_is_right_only_where_all_rotations_are():
 def test_the_circular_share_equals_a_slow_count():
     rng = random.Random(0)
     sizes = {group: rng.choice((2, 3, 4)) for group in range(40)}
-    records = [{"score": {"correct": float(rng.random() < 0.8), "group": str(group), "of": size}}
-               for group, size in sizes.items() for _ in range(size)]  # fmt: skip
+    records = [
+        {"sample": f"{group}-{r}", "score": {"correct": float(rng.random() < 0.8), "group": str(group), "of": size}}
+        for group, size in sizes.items()
+        for r in range(size)
+    ]
     rng.shuffle(records)
     slow = [all(r["score"]["correct"] for r in records if r["score"]["group"] == str(g)) for g in range(40)]
     assert sum(hit for _, hit in together(records)) == sum(slow)

@@ -52,3 +52,27 @@ def test_a_miniature_runs(name, checkpoint, tmp_path, monkeypatch):
     assert all(score["value"] is None or score["value"] >= 0 for row in rows for score in row["official"].values())
     page = (tmp_path / "run" / "report.html").read_text()
     assert ("The benchmark's own scores".replace("'", "&#x27;") in page) == any(row["official"] for row in rows)
+
+
+def test_a_reports_own_scores_are_made_where_they_are_missing(checkpoint, tmp_path, monkeypatch, capsys):
+    words = [f"model.path={checkpoint}", "benchmark=mme", f"benchmark.path={DATA / 'mme' / 'test.parquet'}"]
+    words += ["job.timed=0", "sampler.max_new_tokens=2", "tracker=off", f"output={tmp_path / 'run'}"]
+    assert typed(monkeypatch, *words) == 0
+    summary = tmp_path / "run" / "summary.json"
+    before = json.loads(summary.read_text())["points"]
+    assert before[0]["official"]
+    summary.unlink()
+    assert typed(monkeypatch, "job=report", f"run={tmp_path / 'run'}") == 0
+    assert json.loads(summary.read_text())["points"] == before
+    monkeypatch.setattr("mmaccel.benchmarks.mme.Mme.__post_init__", lambda self: pytest.fail("opened again"))
+    assert typed(monkeypatch, "job=report", f"run={tmp_path / 'run'}") == 0
+    assert json.loads(summary.read_text())["points"] == before
+
+
+def test_the_main_experiment_runs_on_a_published_benchmark(checkpoint, tmp_path, monkeypatch):
+    """With draft heads on kinds that a benchmark over rows does not name."""
+    words = ["model=llava", f"model.path={checkpoint}", "benchmark=pope", "limit=1"]
+    words += [f"benchmark.path={DATA / 'pope' / 'test.parquet'}", "sweep.pruner.ratio=[0.5]", "sampler.max_new_tokens=2"]
+    words += ["+heads.lookup={_target_: mmaccel.drafting.lookup.Lookup}", "job.timed=0", "tracker=off"]
+    words += ["pruner.layer=1", "controls.fastv_scaled.layer=1", f"output={tmp_path / 'run'}"]
+    assert typed(monkeypatch, "+experiment=fastv_sweep", *words) == 0

@@ -120,7 +120,9 @@ def test_resume_refuses_a_changed_config_and_names_the_keys(folder):
 
 def test_tuples_and_lists_are_the_same_config():
     assert changed_keys({"a": {"b": [1, 2]}}, {"a": {"b": (1, 2)}}) == {}
-    assert changed_keys({"a": {}}, {"a": {"b": None}}) == {"a": ({}, None), "a.b": (None, None)}
+    assert changed_keys({"a": {}}, {"a": {"b": None}}) == {"a": ({}, None)}
+    assert changed_keys({}, {"new": {"key": None}, "quality": {"action": "off", "min_side": 56}}) == {}
+    assert changed_keys({}, {"quality": {"action": "drop"}}) == {"quality.action": (None, "drop")}
     assert changed_keys({"a": 1}, {"a": 1.5}) == {"a": (1, 1.5)}
 
 

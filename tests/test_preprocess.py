@@ -19,7 +19,7 @@ TALK = [{"role": "user", "content": [{"type": "image", "image": WIDE}, {"type": 
 
 @pytest.mark.parametrize("layout", ["llava", "qwen2_5_vl", "qwen3_vl", "smolvlm"])
 def test_every_layout_is_prepared_as_its_files_say(layout):
-    folder = checkpoint("pico", None).folder.parents[2] / "tests" / "layouts" / layout
+    folder = PICO.parents[2] / "tests" / "layouts" / layout
     processor = Processor.load(folder)
     assert processor.written, "a file that says nothing would agree with everything"
     assert processor.differing == {}
@@ -52,6 +52,15 @@ def test_whatever_the_file_says_otherwise_is_found(tmp_path, name, value):
     assert Processor.load(folder).differing == {}, "what is read is what is used"
     assert list(Processor.load(PICO, settings={name: value}).differing) == [name]
     assert list(Processor(**{**vars_of(processor), "written": said["image_processor"]}).differing) == [name]
+
+
+@pytest.mark.parametrize("layout", ["qwen2_5_vl", "qwen3_vl"])
+def test_a_setting_that_the_file_leaves_to_the_library_is_found_too(layout):
+    folder = PICO.parents[2] / "tests" / "layouts" / layout
+    assert list(Processor.load(folder, settings={"resample": 0}).differing) == ["resample"]
+    smaller = Processor.load(folder, settings={"max_pixels": 3136})
+    assert smaller.image_processor.size["longest_edge"] == 3136
+    assert {"size"} <= set(smaller.differing) <= {"size", "max_pixels"}
 
 
 def vars_of(processor: Processor) -> dict:

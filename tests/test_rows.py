@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import datasets
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -203,8 +204,21 @@ def test_a_path_comes_first_and_must_be_there(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "read"),
-    [('["a", "b"]', ["a", "b"]), ("['a', 'b']", ["a", "b"]), ("a", ["a"]), ("nan", None), ("[a", ["[a"]),
+    [('["a", "b"]', ["a", "b"]), ('["a", null]', ["a"]), ("[]", []),
+     ("['a', 'b']", ["a", "b"]), ("a", ["a"]), ("nan", None), ("[a", ["[a"]),
      ("[__import__('os')]", ["[__import__('os')]"])],
 )  # fmt: skip
 def test_lists_in_cells_are_read_and_never_run(text, read):
     assert listed(text) == read
+
+
+def test_pictures_in_lists_are_neither_decoded_nor_fetched_when_a_row_is_read(tmp_path):
+    kinds = datasets.Features({"a": datasets.List(datasets.Image()), "b": {"c": datasets.Image()}})
+    cell = {"bytes": None, "path": "http://127.0.0.1:1/x.png"}
+    held = {"a": [[cell, {"bytes": b"no picture", "path": None}]], "b": [{"c": cell}]}
+    said = {"huggingface": json.dumps({"info": {"features": kinds.to_dict()}})}  # as published files carry it
+    made = pyarrow.Table.from_pydict(held, schema=kinds.arrow_schema).replace_schema_metadata(said)
+    pyarrow.parquet.write_table(made, tmp_path / "a.parquet")
+    rows = Source(path=str(tmp_path / "a.parquet")).open()
+    assert rows[0]["a"][1]["bytes"] == b"no picture"
+    assert rows[0]["b"]["c"]["path"] == "http://127.0.0.1:1/x.png"

@@ -12,6 +12,7 @@ from typing import Any
 
 from mmaccel.benchmarks.rows import Row
 from mmaccel.benchmarks.text import normal
+from mmaccel.measure.scores import is_whole
 
 Options = Mapping[str, str]  # letter → wording, in order
 DIRECTLY = "Answer with the option's letter from the given choices directly."
@@ -221,7 +222,7 @@ def together(records: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, An
     for record in records:
         if record["score"].get("of") and record["score"]["correct"] is not None:
             groups.setdefault(record["score"]["group"], []).append(record)
-    whole = [group for group in groups.values() if len(group) >= group[0]["score"]["of"]]
+    whole = [group for group in groups.values() if is_whole(group)]
     return [(group[0], min(record["score"]["correct"] for record in group)) for group in whole]
 
 

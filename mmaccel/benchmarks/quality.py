@@ -143,7 +143,8 @@ class Quality:
     aspect: longer over shorter side, at most.
     uniform: share of the picture within 8 levels of its median colour, at most.
     duplicates: bits of 765 in which the hashes of two files of one picture may differ. The same picture with the same
-    turns, of the same kind, is a duplicate; the same picture with another question, or of another kind, is none.
+    turns and answers, of the same kind, is a duplicate; with another question or answer, of another kind, or in a
+    group that is scored together it is none.
     orientation: the EXIF orientation tag, at most, that is left on the pixels a benchmark hands out (1 is upright).
     mismatch: cosine of text and picture, at least; asks `model`, which tells both.
     """
@@ -225,8 +226,9 @@ class Gate:
         facts = facts or dict(sample.facts) | picture_facts(sample.image)
         if self.quality.action == "off":
             return Verdict((), facts)
-        asked = (sample.kind, *(" ".join(turn.split()) for turn in sample.turns))
-        remembers = self.quality.duplicates is not None
+        asked = (sample.kind, *(" ".join(turn.split()) for turn in sample.turns), repr(sample.reference))
+        # of a group, such as a figure and its edited copy, none is a duplicate: the group is what the benchmark asks
+        remembers = self.quality.duplicates is not None and sample.truth.get("group") is None
         hashed = tuple(picture_hash(picture) for picture in sample.pictures) if remembers else ()
         nearest = self._nearest(asked, hashed)
         found: dict[str, Flag] = {}

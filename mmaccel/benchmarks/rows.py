@@ -12,7 +12,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -210,12 +210,13 @@ class Row:
 def listed(text: str) -> Any:
     """What a Python or JSON list in a cell holds; any other text is a list of itself."""
     if text.strip().startswith("["):
-        try:
-            found = ast.literal_eval(text.strip())
-        except (ValueError, SyntaxError):
-            return [text]
-        if isinstance(found, list):
-            return found
+        for read in (json.loads, ast.literal_eval):
+            try:
+                found = read(text.strip())
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                continue
+            if isinstance(found, list):
+                return [one for one in found if one is not None]
     return [text] if text.strip() not in NOTHING else None
 
 
@@ -278,10 +279,24 @@ def hub_rows(name: str, config: str | None, split: str | None, revision: str | N
 
 
 def undecoded(table: Any) -> Any:
-    """Pictures stay their file's bytes until they are asked for."""
+    """Pictures, alone or in lists, stay their file's bytes until they are asked for; nothing else is decoded at all."""
+    for column, kind in table.features.items():
+        stored = as_stored(kind)
+        if stored != kind:
+            table = table.cast_column(column, stored)
+    return table
+
+
+def as_stored(kind: Any) -> Any:
+    """A feature in which nothing is decoded, nor fetched, when a row is read."""
     import datasets
 
-    for column, kind in table.features.items():
-        if isinstance(kind, datasets.Image):
-            table = table.cast_column(column, datasets.Image(decode=False))
-    return table
+    if isinstance(kind, (datasets.Image, datasets.Audio, datasets.Video)):
+        return type(kind)(decode=False)
+    if isinstance(kind, dict):
+        return {name: as_stored(inner) for name, inner in kind.items()}
+    if isinstance(kind, list):
+        return [as_stored(inner) for inner in kind]
+    if hasattr(kind, "feature"):
+        return replace(kind, feature=as_stored(kind.feature))
+    return kind

@@ -24,6 +24,7 @@ class Look:
     kind: str
     flags: tuple[Flag, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    group: str | None = None  # what it is scored together with
 
     def flag(self, rule: str) -> Flag | None:
         return next((flag for flag in self.flags if flag.rule == rule), None)
@@ -39,8 +40,11 @@ class Screening:
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """Indices of the samples that go on, in the benchmark's order."""
-        dropped = {look.index for look in self.rejected} if self.quality.action == "drop" else set()
+        """Indices of the samples that go on, in the benchmark's order. A group goes on whole or not at all."""
+        if self.quality.action != "drop":
+            return tuple(range(self.size))
+        groups = {look.group for look in self.rejected if look.group is not None}
+        dropped = {look.index for look in self.looks if look.flags or look.group in groups}
         return tuple(index for index in range(self.size) if index not in dropped)
 
     @property
@@ -106,4 +110,5 @@ def look_at(benchmark: Benchmark, index: int, gate: Gate) -> Look:
         verdict = gate.look(sample)
     except DECODING as error:
         return Look(index, f"#{index}", UNREADABLE, unreadable(error).flags)
-    return Look(index, sample.id, sample.kind, verdict.flags, verdict.facts)
+    group = sample.truth.get("group")
+    return Look(index, sample.id, sample.kind, verdict.flags, verdict.facts, None if group is None else str(group))

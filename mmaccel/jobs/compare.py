@@ -13,7 +13,7 @@ from typing import Any
 from mmaccel import registry
 from mmaccel.jobs.finish import finish
 from mmaccel.jobs.points import BASELINE
-from mmaccel.jobs.runs import Run, plain, renamed
+from mmaccel.jobs.runs import Run, renamed, undrafted
 from mmaccel.jobs.task import Task
 from mmaccel.measure.record import RunFolder, changed_keys
 from mmaccel.measure.scores import clean, other_prompts
@@ -78,7 +78,7 @@ class Compare:
             raise ValueError(f"{other.label} saw {refused.replace('the baseline', first.label)}")
 
     def points(self, run: Run, first: Run) -> Iterator[dict[str, Any]]:
-        for point in plain(run):
+        for point in undrafted(run):
             named = {**point, "name": run.name(point["name"], first), "across": list(self.across)}
             named["pruner"] = point.get("pruner") or (None if run is first else run.label)
             yield named

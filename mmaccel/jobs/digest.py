@@ -29,4 +29,6 @@ def samples(benchmark: Benchmark, size: int) -> Iterator[tuple[list[Any], bytes]
         except (ValueError, OSError, SyntaxError) as error:  # it becomes an error record
             yield [index, type(error).__name__], b""
             continue
-        yield [sample.id, sample.turns, sample.reference, sample.image.size], sample.image.tobytes()
+        pictures = [picture.convert("RGB") for picture in sample.pictures]
+        sizes = [picture.size for picture in pictures]
+        yield [sample.id, sample.turns, sample.reference, sizes], b"".join(picture.tobytes() for picture in pictures)

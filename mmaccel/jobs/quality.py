@@ -5,7 +5,6 @@ flagged, contact_sheet.png.
 """
 
 import json
-import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from rich.progress import Progress
 from mmaccel import registry
 from mmaccel.benchmarks.base import Benchmark
 from mmaccel.benchmarks.kept import Kept
-from mmaccel.benchmarks.quality import Quality
+from mmaccel.benchmarks.quality import UNDECODABLE, Quality
 from mmaccel.benchmarks.screening import screened
 from mmaccel.jobs.points import BASELINE
 from mmaccel.jobs.sheet import tiles
@@ -51,23 +50,28 @@ def note_screening(folder: RunFolder, benchmark: Benchmark, geometry: Geometry) 
     if not isinstance(benchmark, Kept):
         return
     found = benchmark.screening
-    saved = savings(folder, found.size - len(found.kept), geometry)
+    kept = set(found.kept)
+    dropped = [look for look in found.looks if look.index not in kept and not look.flag(UNDECODABLE)]
+    saved = savings(folder, len(dropped), geometry)
     write_atomic(folder.path / "quality.json", json.dumps(plain(found.to_json() | {"saved": saved}), indent=1))
     if found.rejected:
         contact_sheet(tiles(benchmark.inner, found, MOST)).save(Path(folder.path) / "contact_sheet.png")
 
 
 def savings(folder: RunFolder, dropped: int, geometry: Geometry) -> dict[str, Any]:
-    """What the dropped samples would have cost the baseline, at the mean of those it answered; times where timed."""
-    asked = clean(record for record in folder.records() if record["point"] == BASELINE and not record["turn"])
+    """What so many dropped samples would have cost the baseline, all turns, at the mean of those it answered; times
+    where timed."""
+    asked = clean(record for record in folder.records() if record["point"] == BASELINE)
     counts = [record["tokens"] for record in asked if record.get("tokens")]
-    times = [record["e2e_ms"] for record in asked if record.get("e2e_ms") is not None]
     if not dropped or not counts:
         return {"samples": dropped}
+    samples = len({record["sample"] for record in asked})
     macs = [ledger(geometry, c["prompt"] - c["visual"], c["visual"]).prefill_macs_full for c in counts]
+    timed = [record for record in asked if record.get("e2e_ms") is not None]
+    clocks = len({record["sample"] for record in timed})
     return {
         "samples": dropped,
-        "visual_tokens": dropped * statistics.mean(c["visual"] for c in counts),
-        "prefill_macs": dropped * statistics.mean(macs),
-        "e2e_ms": dropped * statistics.mean(times) if times else None,
+        "visual_tokens": dropped * sum(c["visual"] for c in counts) / samples,
+        "prefill_macs": dropped * sum(macs) / samples,
+        "e2e_ms": dropped * sum(record["e2e_ms"] for record in timed) / clocks if clocks else None,
     }

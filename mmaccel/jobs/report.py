@@ -6,7 +6,11 @@ With `wandb.report=true` a W&B Report too: created once, updated from then on.
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmaccel.jobs.finish import finish, show_sync
+import yaml
+
+from mmaccel import registry
+from mmaccel.benchmarks.base import Benchmark
+from mmaccel.jobs.finish import finish, kept_scores, kept_summary, show_sync
 from mmaccel.jobs.task import Task
 from mmaccel.jobs.wandb_push import named, tracker_of
 from mmaccel.measure.tracker import Wandb, pushed
@@ -24,9 +28,21 @@ class Report:
         if not isinstance(asked, bool):
             raise ValueError(f"wandb.report: got {asked!r}, valid are true and false")
         tracker = tracker_of(task, path) if asked else None
-        finish(path, None, None)
+        finish(path, benchmark_of(path, task.foreign), None)
         if tracker is not None:
             share(path, tracker)
+
+
+def benchmark_of(path: Path, foreign: bool) -> Benchmark | None:
+    """The run's benchmark where its own scores are not in the summary yet, as of a run that was killed."""
+    if any(kept_scores(kept_summary(path)).values()):
+        return None
+    config = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8")) or {}
+    try:
+        return registry.instantiate(config["benchmark"], foreign=foreign)
+    except Exception as error:  # its files may be elsewhere; everything else is in the records
+        print(f"the benchmark's own scores are left out, it cannot be opened here: {error}")
+        return None
 
 
 def share(path: Path, tracker: Wandb) -> None:

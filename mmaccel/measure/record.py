@@ -251,13 +251,19 @@ def parsed(line: bytes) -> dict[str, Any] | None:
 
 def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Dotted keys whose values differ → (old, new); absent is shown as None. Harmless top-level keys are left out."""
-    before, after = dict(flat(plain(old))), dict(flat(plain(new)))
-    keys = dict.fromkeys([*before, *after])
+    before, after = (dict(flat(without_idle(plain(tree)))) for tree in (old, new))
     return {
         key: (before.get(key), after.get(key))
-        for key in keys
-        if key.split(".")[0] not in HARMLESS and (key not in before or key not in after or before[key] != after[key])
+        for key in dict.fromkeys([*before, *after])
+        if key.split(".")[0] not in HARMLESS and before.get(key) != after.get(key)  # null = not there
     }
+
+
+def without_idle(tree: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without an input gate that is off: it changes nothing, and older runs have none."""
+    gate = tree.get("quality")
+    off = isinstance(gate, dict) and gate.get("action") == "off"
+    return {key: value for key, value in tree.items() if not (key == "quality" and off)}
 
 
 def first_facts(folder: str | Path) -> dict[str, Any]:

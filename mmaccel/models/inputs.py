@@ -72,6 +72,7 @@ class Processor:
     max_pixels: int = PICTURE_LIMIT
     files: Mapping[str, str] = field(default_factory=dict)  # name → sha256 of the files it was read from
     written: Mapping[str, Any] = field(default_factory=dict)  # what the checkpoint says of its pictures
+    own: Any = None  # the image processor that the checkpoint's files alone make
 
     @classmethod
     def load(
@@ -89,18 +90,19 @@ class Processor:
         written = read_json(folder / "processor_config.json")
         kind = LAYOUTS[config.model_type]
         named = read_json(folder / "preprocessor_config.json") or written.get("image_processor", {})
-        image_processor = image_processor_class(named.get("image_processor_type"), kind.processor)
+        own = image_processor_class(named.get("image_processor_type"), kind.processor).from_pretrained(folder)
         layout = kind(config, written, image_token(config, tokenizer))
         template = chat_template(folder, written, tokenizer) or kind.template
         names = ("preprocessor_config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json")
         return cls(
             tokenizer=tokenizer,
-            image_processor=with_settings(image_processor.from_pretrained(folder), settings),
+            image_processor=with_settings(own, settings),
             layout=layout,
             template=template,
             max_pixels=max_pixels or PICTURE_LIMIT,
             files={n: hashlib.sha256((folder / n).read_bytes()).hexdigest() for n in names if (folder / n).is_file()},
             written=named,
+            own=own,
         )
 
     @cached_property
@@ -117,7 +119,7 @@ class Processor:
     @cached_property
     def differing(self) -> dict[str, list[Any]]:
         """Setting → [the checkpoint's, the one in use] where pictures are not prepared as the checkpoint says."""
-        return differing(self.image_processor, self.written)
+        return differing(self.image_processor, self.own or self.image_processor, self.written)
 
     @property
     def context(self) -> int:

@@ -21,6 +21,9 @@ def with_settings(image_processor: Any, settings: Mapping[str, Any] | None) -> A
     if not settings:
         return image_processor
     there = image_processor.to_dict()
+    settings = dict(settings)
+    for name in [name for name in RENAMED if name in settings and there.get(name) is None]:
+        settings["size"] = {**(settings.get("size") or there.get("size") or {}), RENAMED[name]: settings.pop(name)}
     valid = [name for name in SETTINGS if name in there]
     unknown = [name for name in settings if name not in valid]
     if unknown:
@@ -28,18 +31,20 @@ def with_settings(image_processor: Any, settings: Mapping[str, Any] | None) -> A
     return type(image_processor).from_dict({**there, **{name: plain(value) for name, value in settings.items()}})
 
 
-def differing(image_processor: Any, written: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Setting → [the checkpoint's, the one in use] where they are not the same. written: the checkpoint's own file.
+def differing(image_processor: Any, own: Any, written: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Setting → [the checkpoint's, the one in use] where they are not the same.
 
-    What the file does not say is the library's default, and agrees."""
-    used = image_processor.to_dict()
+    written: the checkpoint's own file.  own: the image processor that was made of it, which knows what the file leaves
+    to the library."""
+    used, made = image_processor.to_dict(), own.to_dict()
     found = {}
     for name in SETTINGS:
-        if name not in written or written[name] is None:
-            continue
-        own, now = normal(name, written[name]), normal(name, in_use(used, name))
-        if own != now:
-            found[name] = [own, now]
+        if written.get(name) is None:
+            before, now = normal(name, made.get(name)), normal(name, used.get(name))
+        else:
+            before, now = normal(name, written[name]), normal(name, in_use(used, name))
+        if before != now:
+            found[name] = [before, now]
     return found
 
 

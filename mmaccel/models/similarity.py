@@ -18,18 +18,21 @@ def similarity(path: str) -> Callable[[Image.Image, str], float]:
 
     A text beyond the model's context is cut."""
     from transformers import AutoModel, AutoTokenizer
+    from transformers.utils import cached_file
 
     model = AutoModel.from_pretrained(path).eval()
     if not hasattr(model, "get_text_features") or not hasattr(model, "get_image_features"):
         raise ValueError(f"quality.model: {path!r} is a {type(model).__name__}, valid are CLIP-style models")
     tokenizer = AutoTokenizer.from_pretrained(path)
-    named = read_json(Path(path) / "preprocessor_config.json") if Path(path).is_dir() else {}
+    file = cached_file(path, "preprocessor_config.json")  # of a folder or of the Hub
+    named = read_json(Path(file)) if file else {}
     processor = image_processor_class(named.get("image_processor_type"), "CLIPImageProcessor").from_pretrained(path)
     longest = model.config.text_config.max_position_embeddings
+    padding = "max_length" if "siglip" in model.config.model_type else False  # as SigLIP was trained
 
     @torch.no_grad()
     def cosine(image: Image.Image, text: str) -> float:
-        words = tokenizer(text, truncation=True, max_length=longest, return_tensors="pt")
+        words = tokenizer(text, truncation=True, max_length=longest, padding=padding, return_tensors="pt")
         pixels = processor(images=[image.convert("RGB")], return_tensors="pt")["pixel_values"]  # [1, 3, h, w]
         said, seen = features(model.get_text_features(**words)), features(model.get_image_features(pixel_values=pixels))
         return float(torch.nn.functional.cosine_similarity(said, seen)[0])

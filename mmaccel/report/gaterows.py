@@ -43,4 +43,4 @@ def saved(costs: Mapping[str, Any]) -> str:
     words += f"tokens, {costs['prefill_macs'] / 1e9:,.1f} GMACs of prefill"
     if costs.get("e2e_ms") is not None:
         words += f" and {costs['e2e_ms'] / 1e3:,.1f} s"
-    return f"{words}; every other point likewise."
+    return f"{words}; the other points were spared what a sample costs them."
