@@ -72,7 +72,8 @@ def test_a_reports_own_scores_are_made_where_they_are_missing(checkpoint, tmp_pa
 def test_the_main_experiment_runs_on_a_published_benchmark(checkpoint, tmp_path, monkeypatch):
     """With draft heads on kinds that a benchmark over rows does not name."""
     words = ["model=llava", f"model.path={checkpoint}", "benchmark=pope", "limit=1"]
-    words += [f"benchmark.path={DATA / 'pope' / 'test.parquet'}", "sweep.pruner.ratio=[0.5]", "sampler.max_new_tokens=2"]
-    words += ["+heads.lookup={_target_: mmaccel.drafting.lookup.Lookup}", "job.timed=0", "tracker=off"]
+    words += [f"benchmark.path={DATA / 'pope' / 'test.parquet'}", "sweep.pruner.ratio=[0.5]"]
+    words += ["sampler.max_new_tokens=2", "+heads.lookup={_target_: mmaccel.drafting.lookup.Lookup}"]
+    words += ["job.timed=0", "tracker=off"]
     words += ["pruner.layer=1", "controls.fastv_scaled.layer=1", f"output={tmp_path / 'run'}"]
     assert typed(monkeypatch, "+experiment=fastv_sweep", *words) == 0

@@ -17,8 +17,10 @@ def runs(tmp_path_factory):
     """The same questions: as the checkpoint says, again, and with other preprocessing."""
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        for name, more in {"own": [], "again": ["pruner.ratio=0.9"], "stretched": [STRETCH]}.items():
-            assert typed(patch, *ASK, *more, f"output={folder / name}") == 0
+        more = {"own": ["draft=lookup"], "again": ["pruner.ratio=0.9"], "stretched": [STRETCH]}
+        more["shorter"] = ["sampler.max_new_tokens=1"]
+        for name, words in more.items():
+            assert typed(patch, *ASK, *words, f"output={folder / name}") == 0
     return folder
 
 
@@ -77,3 +79,23 @@ def test_other_questions_are_refused(runs, tmp_path, monkeypatch, capsys):
 def test_what_is_typed_wrong_is_named(words, tmp_path, monkeypatch, capsys):
     assert typed(monkeypatch, "job=compare", *words) == 2
     assert words[-1].split("=")[0] in capsys.readouterr().err
+
+
+def test_two_folders_of_one_name_need_labels(runs, tmp_path, monkeypatch, capsys):
+    shutil.copytree(runs / "own", tmp_path / "elsewhere" / "own")
+    folders = f"job.folders=[{runs / 'own'},{tmp_path / 'elsewhere' / 'own'}]"
+    assert compare(monkeypatch, runs, tmp_path / "no", folders) == 2
+    assert "have one name, valid is label: folder" in capsys.readouterr().err
+
+
+def test_answers_of_other_lengths_are_no_pair(runs, tmp_path, monkeypatch, capsys):
+    assert compare(monkeypatch, runs, tmp_path / "no", f"job.folders=[{runs / 'own'},{runs / 'shorter'}]") == 2
+    assert "own and shorter differ in sampler: {'max_new_tokens': (None, 1)}" in capsys.readouterr().err
+
+
+def test_runs_without_a_common_sample_are_refused(runs, tmp_path, monkeypatch, capsys):
+    shutil.copytree(runs / "again", tmp_path / "other")
+    file = tmp_path / "other" / "records.jsonl"
+    file.write_text(file.read_text().replace("test-0-colour", "test-1-colour"))
+    assert compare(monkeypatch, runs, tmp_path / "no", f"job.folders=[{runs / 'own'},{tmp_path / 'other'}]") == 2
+    assert "own and other share no sample" in capsys.readouterr().err

@@ -1,6 +1,8 @@
 """The input gate in a run: what it drops is not asked, what it flags says so in its record, the page shows both."""
 
 import json
+import shutil
+from dataclasses import replace
 
 import pytest
 from PIL import Image, ImageFilter
@@ -61,6 +63,31 @@ def test_a_run_behind_the_gate(pictures, tmp_path, monkeypatch, capsys):
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Input gate" in page
     assert "spared 576 visual tokens" in page
+
+
+def test_what_could_not_be_read_would_have_cost_nothing(pictures, tmp_path, monkeypatch):
+    shutil.copytree(pictures, tmp_path / "pictures")
+    (tmp_path / "pictures" / "9.png").write_bytes((pictures / "0.png").read_bytes()[:2000])
+    words = ["pruner=fastv", "benchmark=folder", f"benchmark.path={tmp_path / 'pictures'}", "benchmark.broken=keep"]
+    words += ["benchmark.ask=[What is it?]", "quality=drop", "quality.sharpness=null", "tracker=off", "job.timed=0"]
+    assert typed(monkeypatch, *words, f"output={tmp_path / 'run'}") == 0
+    found = json.loads((tmp_path / "run" / "quality.json").read_text())
+    assert (found["kept"], found["rules"]["undecodable"]["count"], found["saved"]) == (4, 1, {"samples": 0})
+
+
+class Grouped(Scenes):
+    """A question and its edited copy, scored together; the second of the first pair is blurred."""
+
+    def __getitem__(self, index):
+        sample = super().__getitem__(index // 2)
+        picture = sample.image.filter(ImageFilter.GaussianBlur(8)) if index == 1 else sample.image
+        return replace(sample, id=str(index), image=picture, facts={}, truth={"group": str(index // 2)})
+
+
+def test_groups_have_no_duplicates_and_go_whole():
+    found = screened(Grouped(n=4, kinds=["colour"]), 4, Quality(action="drop"))
+    assert found.counts["duplicates"] == 0
+    assert (found.counts["sharpness"], found.kept) == (1, (2, 3))
 
 
 def test_a_gate_that_leaves_nothing_stops_before_the_model(pictures, tmp_path, monkeypatch, capsys):

@@ -814,3 +814,18 @@ def test_a_gate_beyond_the_models_depth_is_refused_before_the_weights(monkeypatc
 def test_heads_of_kinds_that_are_not_asked_are_not_read(monkeypatch, checkpoint, here):
     heads = ["+heads.eagle={_target_: mmaccel.training.formats.load_head, folder: nowhere}", "job.heads=[caption]"]
     assert smoke(monkeypatch, checkpoint, "limit=1", "benchmark.kinds=[colour]", *heads) == 0
+
+
+class Twice(Dialogue):
+    """The same sample at two places."""
+
+    def __len__(self):
+        return 2
+
+
+def test_a_name_that_occurs_twice_loses_no_sample(vlm, tmp_path):
+    plan = Plan(Twice(), 2, {}, {BASELINE: None})
+    with RunFolder.create(tmp_path / "run", {}, {}) as folder:
+        paired = Paired(Asker(vlm, plan.benchmark, {"do_sample": False}), plan, folder, warmup=0, maps=0)
+        made = [record["sample"] for index in range(2) for record in paired.sample(index, [Point(BASELINE)])]
+    assert made == ["talk", "talk", "talk#1", "talk#1"]
