@@ -31,7 +31,7 @@ class Table(Benchmark):
     config: str | None = None
     split: str | None = None
     revision: str | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] | None = None
     kinds: Sequence[str] | None = None
     longest_side: int = 4096
     max_pixels: int = 60_000_000
@@ -70,16 +70,17 @@ class Table(Benchmark):
         """Our names → the source's columns; every needed one that is missing is named."""
         there = self.rows.columns
         known = {name: (name, *self.USUAL.get(name, ())) for name in dict.fromkeys([*self.NEEDS, *self.USUAL])}
-        wrong = [column for column in self.columns.values() if column not in there]
+        given = dict(self.columns or {})
+        wrong = [column for column in given.values() if column not in there]
         if wrong:
             raise ValueError(f"benchmark.columns: got {wrong}, {self.rows.name} has {', '.join(there)}")
         found = {name: next((one for one in usual if one in there), None) for name, usual in known.items()}
-        found |= dict(self.columns)
+        found |= given
         missing = [name for name in self.NEEDS if found.get(name) is None]
         if missing:
             raise ValueError(
                 f"benchmark {self.name}: {self.rows.name} lacks the columns {', '.join(missing)}; it has "
-                f"{', '.join(there)}. benchmark.columns={{{missing[0]}: NAME}} says where one stands"
+                f"{', '.join(there)}. 'benchmark.columns={{{missing[0]}: NAME}}' says where one stands"
             )
         return {name: column for name, column in found.items() if column is not None}
 
