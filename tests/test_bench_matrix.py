@@ -77,3 +77,15 @@ def test_the_main_experiment_runs_on_a_published_benchmark(checkpoint, tmp_path,
     words += ["job.timed=0", "tracker=off"]
     words += ["pruner.layer=1", "controls.fastv_scaled.layer=1", f"output={tmp_path / 'run'}"]
     assert typed(monkeypatch, "+experiment=fastv_sweep", *words) == 0
+
+
+def test_a_workload_of_free_text_has_the_length_that_is_asked(checkpoint, tmp_path, monkeypatch, capsys):
+    path = DATA / "llava_bench" / "train.parquet"
+    words = [f"model.path={checkpoint}", "benchmark=llava_bench", f"benchmark.path={path}"]
+    words += ["pruner=fastv", "pruner.layer=1", "draft=lookup", "job.warmup=1", "tracker=off"]
+    fixed = ["sampler.max_new_tokens=7", "sampler.min_new_tokens=7", f"output={tmp_path / 'run'}"]
+    assert typed(monkeypatch, *words, *fixed) == 0
+    records = RunFolder.open(tmp_path / "run").records()
+    assert {(record["tokens"]["generated"], record["finish"]) for record in records} == {(7, "length")}
+    assert typed(monkeypatch, *words, "sampler.max_new_tokens=5", "sampler.min_new_tokens=7") == 2
+    assert "sampler.min_new_tokens: got 7, valid are null and at most max_new_tokens = 5" in capsys.readouterr().err
