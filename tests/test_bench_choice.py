@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mmaccel.benchmarks.choice import chosen, inferred, rotated, together, whole_groups
+from mmaccel.benchmarks.choice import chosen, inferred, rotated, together
 from mmaccel.benchmarks.mmbench import MMBench
 from mmaccel.benchmarks.mmmu import MMMU, guess, official_letter, official_open
+from mmaccel.benchmarks.ordering import whole_groups
 from mmaccel.benchmarks.realworldqa import RealWorldQA
 from mmaccel.benchmarks.scienceqa import ScienceQA
 from mmaccel.jobs.conversation import conversation
@@ -109,7 +110,7 @@ def test_mmbench_with_missing_rotations_is_refused_or_completed():
 def test_mmbench_limits_and_indices(tmp_path):
     one = bench(MMBench)
     assert [one.whole(size) for size in (4, 6, 7, 8, 9, 100)] == [4, 4, 7, 7, 9, 9]
-    with pytest.raises(ValueError, match=r"limit: got 3, the first question has 4 rotations"):
+    with pytest.raises(ValueError, match=r"limit: got 3, the first 4 are scored together"):
         one.whole(3)
     assert bench(MMBench, circular=False).whole(2) == 2
     assert whole_groups("aab", 2) == 2

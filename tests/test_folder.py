@@ -10,7 +10,7 @@ from PIL import Image
 
 from mmaccel.benchmarks.folder import Folder, read_picture
 from mmaccel.benchmarks.quality import picture_facts
-from mmaccel.benchmarks.text import judge, normal, number, option, words, yes_no
+from mmaccel.benchmarks.text import judge, normal, number, words, yes_no
 
 ORIENTATION = 0x0112
 
@@ -182,10 +182,6 @@ def test_parsers_read_what_is_there_and_nothing_else():
     assert yes_no("Not sure") is None
     assert yes_no("I say no, not yes") is None
     assert [number(t) for t in ("three", "There are 3.", "3 or 4", "none", "many")] == [3, 3, None, 0, None]
-    options = {"A": "cat", "B": "dog", "C": "a red car"}
-    replies = ("B", "(B)", "**B**", "B. dog", "The answer is B because A is wrong", "I think it is a dog", "B or C")
-    assert [option(t, options) for t in replies] == ["B"] * 6 + [None]
-    assert option("A dog", options) == "B"
     assert words("10-20") == ["10", "20"]
 
 

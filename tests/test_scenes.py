@@ -306,7 +306,7 @@ def test_circular_choices_are_asked_in_all_rotations():
 def test_circular_needs_choices_and_room_for_a_whole_question():
     with pytest.raises(ValueError, match="circular: got True, valid are false and, where choice is asked, true"):
         Scenes(kinds=["count"], circular=True)
-    with pytest.raises(ValueError, match="limit: got 1, the first question has 2 rotations"):
+    with pytest.raises(ValueError, match="limit: got 1, the first 2 are scored together"):
         Scenes(n=3, kinds=["choice"], circular=True).whole(1)
 
 

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 
 from mmaccel.benchmarks.base import Sample
 from mmaccel.benchmarks.rows import Row
-from mmaccel.benchmarks.table import Table, mean, right
+from mmaccel.benchmarks.table import Table, right
 from mmaccel.benchmarks.vqa_accuracy import by_name
+from mmaccel.measure.scores import mean
 
 ONE_WORD = "\nAnswer the question with a single word."
 TOLERANCE = 0.05

@@ -205,17 +205,6 @@ def turned(options: Options, answer: str | None, by: int) -> tuple[dict[str, str
     return moved, answer and letters[(letters.index(answer) + by) % len(letters)]
 
 
-def whole_groups(units: Sequence[Any], size: int) -> int:
-    """How many of the first `size` to ask so that no group is cut; one group's places stand side by side in `units`."""
-    fits = min(size, len(units))
-    while 0 < fits < len(units) and units[fits - 1] == units[fits]:
-        fits -= 1
-    if not fits:
-        first = sum(unit == units[0] for unit in units)
-        raise ValueError(f"limit: got {size}, the first question has {first} rotations; valid is {first} or more")
-    return fits
-
-
 def together(records: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], float]]:
     """(the first record, 1.0 where all are right) per group that has all of its rotations."""
     groups: dict[str, list[Mapping[str, Any]]] = {}

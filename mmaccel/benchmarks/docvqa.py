@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 from mmaccel.benchmarks.anls import COMPAT, anls_score
 from mmaccel.benchmarks.base import Sample
 from mmaccel.benchmarks.rows import Row
-from mmaccel.benchmarks.table import SHORT_ANSWER, Table, mean, right
+from mmaccel.benchmarks.table import SHORT_ANSWER, Table, right
 from mmaccel.benchmarks.vqa_accuracy import by_name
+from mmaccel.measure.scores import mean
 
 
 @dataclass

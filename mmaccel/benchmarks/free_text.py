@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmaccel.benchmarks.base import Sample
-from mmaccel.benchmarks.table import Table, mean
+from mmaccel.benchmarks.table import Table
 from mmaccel.benchmarks.text import normal
+from mmaccel.measure.scores import mean
 
 
 @dataclass

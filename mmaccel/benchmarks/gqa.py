@@ -16,8 +16,9 @@ from PIL import Image
 from mmaccel.benchmarks.base import Sample
 from mmaccel.benchmarks.folder import FORMATS, file_digest, read_picture
 from mmaccel.benchmarks.rows import Row, Rows, Source
-from mmaccel.benchmarks.table import SHORT_ANSWER, Table, mean, right
+from mmaccel.benchmarks.table import SHORT_ANSWER, Table, right
 from mmaccel.benchmarks.vqa_accuracy import by_name
+from mmaccel.measure.scores import mean
 
 Picture = tuple[Image.Image, tuple[int, int]]
 WITHOUT_MARKS = str.maketrans("", "", string.punctuation)

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from mmaccel.benchmarks.base import Sample
-from mmaccel.benchmarks.ordering import pictured, together, uncut
+from mmaccel.benchmarks.ordering import pictured, together, whole_groups
 from mmaccel.benchmarks.rows import Row
-from mmaccel.benchmarks.table import Table, mean
+from mmaccel.benchmarks.table import Table
 from mmaccel.benchmarks.yes_no import judged, wanted
+from mmaccel.measure.scores import mean
 
 PARTS = ("category", "subcategory", "visual_input", "set_id", "figure_id", "question_id")
 
@@ -84,7 +85,7 @@ class Hallusionbench(Table):
         return together(shown, self._groups)
 
     def whole(self, size: int) -> int:
-        return uncut(self.order, self._groups, size)
+        return whole_groups([self._groups[at] for at in self.order], size)
 
     def kind(self, row: Row) -> str:
         return "_".join(place(row)[:2])

@@ -19,10 +19,11 @@ from mmaccel.benchmarks.choice import (
     together,
     turned,
     verdict,
-    whole_groups,
 )
+from mmaccel.benchmarks.ordering import whole_groups
 from mmaccel.benchmarks.rows import Row
-from mmaccel.benchmarks.table import Table, mean, right
+from mmaccel.benchmarks.table import Table, right
+from mmaccel.measure.scores import mean
 
 COPY = 1_000_000  # rotation r of row i is row i + r · COPY
 SHOWN = 5  # questions named in a complaint

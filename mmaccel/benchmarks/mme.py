@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mmaccel.benchmarks.base import Sample
-from mmaccel.benchmarks.ordering import together, uncut
+from mmaccel.benchmarks.ordering import together, whole_groups
 from mmaccel.benchmarks.rows import Row
 from mmaccel.benchmarks.table import SHORT_ANSWER, Table
 from mmaccel.benchmarks.yes_no import judged, wanted
@@ -64,7 +64,7 @@ class Mme(Table):
         return order
 
     def whole(self, size: int) -> int:
-        return uncut(self.order, self._pictures, size)
+        return whole_groups([self._pictures[at] for at in self.order], size)
 
     def kind(self, row: Row) -> str:
         return row.text("category")

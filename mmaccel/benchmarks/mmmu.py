@@ -17,7 +17,8 @@ from mmaccel.benchmarks.choice import DIRECTLY, Options, answer_of, chosen, line
 from mmaccel.benchmarks.folder import read_picture
 from mmaccel.benchmarks.quality import picture_facts
 from mmaccel.benchmarks.rows import Row
-from mmaccel.benchmarks.table import SHORT_ANSWER, Table, mean, right
+from mmaccel.benchmarks.table import SHORT_ANSWER, Table, right
+from mmaccel.measure.scores import mean
 
 MARK = re.compile(r"<image (\d+)>")
 SUBJECT = re.compile(r"[a-z]+_(.+?)_\d+")  # validation_Accounting_1

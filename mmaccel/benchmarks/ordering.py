@@ -17,16 +17,14 @@ def together(order: Iterable[int], keys: Mapping[int, Hashable]) -> list[int]:
     return [at for members in groups.values() for at in members]
 
 
-def uncut(order: Sequence[int], keys: Mapping[int, Hashable], size: int) -> int:
-    """How many of the first `size` rows to ask so that no group is cut, where groups stand together."""
-    fits = min(size, len(order))
-    while 0 < fits < len(order) and keys[order[fits - 1]] == keys[order[fits]]:
+def whole_groups(units: Sequence[Hashable], size: int) -> int:
+    """How many of the first `size` to ask so that no group is cut; one group's places stand side by side in `units`."""
+    fits = min(size, len(units))
+    while 0 < fits < len(units) and units[fits - 1] == units[fits]:
         fits -= 1
     if not fits:
-        first = sum(keys[at] == keys[order[0]] for at in order)
-        raise ValueError(
-            f"limit: got {size}, the first {first} questions are scored together; valid is {first} or more"
-        )
+        first = sum(unit == units[0] for unit in units)
+        raise ValueError(f"limit: got {size}, the first {first} are scored together; valid is {first} or more")
     return fits
 
 

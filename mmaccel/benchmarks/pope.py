@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 
 from mmaccel.benchmarks.base import Sample
 from mmaccel.benchmarks.rows import REFERENCE, Row
-from mmaccel.benchmarks.table import SHORT_ANSWER, Table, mean
+from mmaccel.benchmarks.table import SHORT_ANSWER, Table
 from mmaccel.benchmarks.yes_no import judged, wanted
+from mmaccel.measure.scores import mean
 
 
 @dataclass

@@ -18,14 +18,16 @@ from typing import Any
 from PIL import Image
 
 from mmaccel.benchmarks.base import Benchmark, Box, Sample
-from mmaccel.benchmarks.choice import together, whole_groups
+from mmaccel.benchmarks.choice import together
+from mmaccel.benchmarks.ordering import whole_groups
 from mmaccel.benchmarks.quality import picture_facts
 from mmaccel.benchmarks.scene_caption import caption_facts
 from mmaccel.benchmarks.scene_draw import draw
 from mmaccel.benchmarks.scene_graph import SIDE, Level, PixelBox, Scene, make_scene
 from mmaccel.benchmarks.scene_questions import ASK, BY_NAME, NEED, Question, options, rotation
-from mmaccel.benchmarks.table import mean, right
+from mmaccel.benchmarks.table import right
 from mmaccel.benchmarks.text import normal, yes_no
+from mmaccel.measure.scores import mean
 
 CAPTION, CHOICE, DIALOGUE, DESCRIPTION = "caption", "choice", "dialogue", "description"
 KINDS = (

@@ -143,10 +143,6 @@ class Table(Benchmark):
         return [[name, getattr(self, name)] for name in sorted(own) if not name.startswith("_")]
 
 
-def mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
 def right(records: Sequence[Mapping[str, Any]]) -> list[float]:
     """The scores of the records that have one."""
     return [record["score"]["correct"] for record in records if record["score"].get("correct") is not None]

@@ -5,7 +5,6 @@ Knows strings only. A parser returns None where it cannot read the reply: that i
 
 import re
 import unicodedata
-from collections.abc import Mapping
 
 _NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _DIGITS = {word: str(value) for value, word in enumerate(_NUMBERS)} | {"none": "0"}
@@ -41,19 +40,6 @@ def number(text: str) -> float | None:
     """The only number of the reply, in digits or as a word; two different numbers are no answer."""
     found = {float(value) for value in _NUMBER.findall(" ".join(words(text)))}
     return found.pop() if len(found) == 1 else None
-
-
-def option(text: str, options: Mapping[str, str]) -> str | None:
-    """The letter chosen: alone or in brackets, after "answer is", or by the only option text that is named."""
-    letters = "".join(options)
-    stripped = text.strip()
-    for pattern in (rf"\W*([{letters}])\W*", rf"\W*([{letters}])[).:]\s.*", rf".*answer is\W*([{letters}])\b.*"):
-        match = re.fullmatch(pattern, stripped, re.IGNORECASE | re.DOTALL)
-        if match:
-            return match.group(1).upper()
-    reply = f" {normal(text)} "
-    named = [letter for letter, wording in options.items() if f" {normal(wording)} " in reply]
-    return named[0] if len(named) == 1 else None
 
 
 def judge(reply: str, reference: str, *, contains: bool = False) -> tuple[str | None, float]:

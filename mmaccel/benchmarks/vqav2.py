@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 from mmaccel.benchmarks.base import Sample
 from mmaccel.benchmarks.rows import Row
-from mmaccel.benchmarks.table import SHORT_ANSWER, Table, mean, right
+from mmaccel.benchmarks.table import SHORT_ANSWER, Table, right
 from mmaccel.benchmarks.vqa_accuracy import FORMS, by_name, commonest, people, vqa_score
+from mmaccel.measure.scores import mean
 
 TYPES = ("yes/no", "number", "other")
 
