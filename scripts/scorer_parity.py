@@ -73,7 +73,7 @@ from mmaccel.benchmarks.hallusionbench import Hallusionbench  # noqa: E402
 from mmaccel.benchmarks.infovqa import InfoVqa  # noqa: E402
 from mmaccel.benchmarks.mmbench import WORDING, MMBench  # noqa: E402
 from mmaccel.benchmarks.mme import Mme  # noqa: E402
-from mmaccel.benchmarks.mmmu import MMMU, NUMBER, phrases  # noqa: E402
+from mmaccel.benchmarks.mmmu import MMMU  # noqa: E402
 from mmaccel.benchmarks.ocrbench import OcrBench  # noqa: E402
 from mmaccel.benchmarks.pope import Pope  # noqa: E402
 from mmaccel.benchmarks.realworldqa import RealWorldQA  # noqa: E402
@@ -243,15 +243,6 @@ def as_list(case: Case) -> bool:
     return float(module.eval_open(ast.literal_eval(case.doc["answer"]), read)) == case.ours
 
 
-def other_numbers(case: Case) -> bool:
-    """The two find other numbers in what may be the answer."""
-    module: Any = sys.modules["lmms_eval.tasks.mmmu.utils"]
-    texts = [text for text in phrases(case.said) if text]
-    return case.doc["question_type"] == "open" and any(
-        set(NUMBER.findall(text)) != set(module.extract_numbers(text)) for text in texts
-    )
-
-
 def in_english(case: Case) -> bool:
     (english, _), (chinese, _) = WORDING["en"], WORDING["cn"]
     hint = case.doc["hint"]
@@ -273,8 +264,6 @@ KNOWN = (
           f"{CHOICES},{SHORT}", unseen),
     Known("a list of answers", "lmms-eval compares an open answer with the list as it is written", "reply", LMMS,
           "mmmu", as_list),
-    Known("numbers in a text", "ours are read once; the official script reads 1,000 and 000.5 of 1,000.5, and no 5 of "
-          "'5, or'", "reply", LMMS, "mmmu", other_numbers),
     Known("spaces around a letter", "lmms-eval removes them before the official reader, which does not", "reply", LMMS,
           "mmmu", lambda case: case.theirs == case.mine(case.said.strip())),
     Known("another reader", "no variant is lmms-eval's (a letter anywhere, 'a' is none); letters alone are equal",

@@ -8,7 +8,7 @@ import pytest
 
 from mmaccel.benchmarks.choice import chosen, inferred, rotated, together
 from mmaccel.benchmarks.mmbench import MMBench
-from mmaccel.benchmarks.mmmu import MMMU, guess, official_letter, official_open
+from mmaccel.benchmarks.mmmu import MMMU, READ, guess, official_letter, official_open
 from mmaccel.benchmarks.ordering import whole_groups
 from mmaccel.benchmarks.realworldqa import RealWorldQA
 from mmaccel.benchmarks.scienceqa import ScienceQA
@@ -225,8 +225,21 @@ def test_mmmus_official_letter(reply, letter):
         ("I guess so\nthe answer is 8\nnot 9", ["8"], True), ("one of these", ["4", "one"], True), ("7", [], False),
     ],
 )  # fmt: skip
-def test_mmmus_open_answers(reply, accepted, right):
-    assert official_open(reply, accepted) is right
+@pytest.mark.parametrize("compat", READ)
+def test_mmmus_open_answers(reply, accepted, right, compat):
+    assert official_open(reply, accepted, READ[compat]) is right
+
+
+@pytest.mark.parametrize(
+    ("reply", "gold", "ours", "official"),
+    [
+        ("it is 1,000.5 m", "1000.5", True, False), ("it is 1,000.5 m", "1000", False, True),
+        ("it is 5, or more", "5", True, False),
+    ],
+)  # fmt: skip
+def test_numbers_with_commas_are_whole_in_ours_and_in_pieces_in_the_official_script(reply, gold, ours, official):
+    found = [official_open(reply, [gold], READ[compat]) for compat in ("ours", "mmmu_random")]
+    assert found == [ours, official]
 
 
 def test_mmmu_counts_what_it_cannot_read_and_guesses_only_when_asked():

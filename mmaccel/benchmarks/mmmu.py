@@ -25,6 +25,12 @@ SUBJECT = re.compile(r"[a-z]+_(.+?)_\d+")  # validation_Accounting_1
 OPEN = "open"
 KEYS = ("could be ", "so ", "is ", "thus ", "therefore ", "final ", "answer ", "result ")
 NUMBER = re.compile(r"-?(?:\d+(?:\.\d+)?e[+-]?\d+|\b\d{1,3}(?:,\d{3})+(?:\.\d+)?\b|\d*\.\d+|\d+\b)")
+OFFICIAL_NUMBERS = (  # each reads the text anew: with commas, with an exponent, and plain ones that no comma follows
+    re.compile(r"-?\b\d{1,3}(?:,\d{3})+\b"),
+    re.compile(r"-?\d+(?:\.\d+)?e[+-]?\d+"),
+    re.compile(r"-?(?:\d+\.\d+|\.\d+|\d+\b)(?!e[+-]?\d+)(?![,\d])"),
+)
+READ: dict[str, tuple[re.Pattern[str], ...]] = {"ours": (NUMBER,), "mmmu_random": OFFICIAL_NUMBERS}
 Said = str | float
 
 
@@ -33,8 +39,9 @@ class MMMU(Table):
     """Multiple choice by its letter, open questions by the official rule: a gold text inside a key phrase of the reply,
     or a gold number (to two places) among its numbers.
 
-    compat: `ours` reads letters as `choice` does and counts what it cannot read as wrong; `mmmu_random` reads them as
-    the official script does, which then guesses: here by dice of the sample's own, and the reply counts as unparsed.
+    compat: `ours` reads letters as `choice` does and counts what it cannot read as wrong, and 1,000.5 is one number;
+    `mmmu_random` reads letters and numbers as the official script does, which guesses a letter that it cannot read:
+    here by dice of the sample's own, and the reply counts as unparsed.
     Columns: id, question, options (a list, also as Python writes it), answer, question_type, image_1 … image_7.
     Also one `image` (a list of several) and options A, B, … as in a table of VLMEvalKit, whose open questions are
     choices. Summary: the share right per subject and of all ("overall"), and how many were not read.
@@ -80,7 +87,7 @@ class MMMU(Table):
             hit = taken == sample.reference[-1]
         else:
             read = reply.strip() or None
-            hit = official_open(reply, sample.truth["accepted"])
+            hit = official_open(reply, sample.truth["accepted"], READ[self.compat])
         correct = None if sample.reference[-1] is None else float(hit)
         return {"correct": correct, "parsed": read, "unparsed": read is None}
 
@@ -145,22 +152,22 @@ def official_letter(reply: str, options: Options) -> str | None:
     return max(said, key=lambda letter: low.rfind(options[letter].lower()), default=None)
 
 
-def official_open(reply: str, accepted: Sequence[str]) -> bool:
+def official_open(reply: str, accepted: Sequence[str], numbers: Sequence[re.Pattern[str]]) -> bool:
     gold = {form for answer in accepted for form in forms(answer)}
     texts = [form for form in gold if isinstance(form, str)]
-    for said in (form for phrase in phrases(reply) for form in forms(phrase)):
+    for said in (form for phrase in phrases(reply, numbers) for form in forms(phrase)):
         if said in gold if isinstance(said, float) else any(text in said for text in texts):
             return True
     return False
 
 
-def phrases(reply: str) -> list[str]:
+def phrases(reply: str, numbers: Sequence[re.Pattern[str]]) -> list[str]:
     """What may be the answer: of each line the shortest rest behind a key word, and the numbers in it."""
     text = reply.strip().strip(".").lower()
     rows = text.split("\n")
     rests = [*(rest(row, KEYS) for row in rows[:-1]), rest(rows[-1], (*KEYS, "="))]
     found = [one for one in rests if one and one not in list(":,.!?;'")] or [text]
-    return [*found, *(number for phrase in found for number in NUMBER.findall(phrase))]
+    return [*found, *(number for phrase in found for pattern in numbers for number in pattern.findall(phrase))]
 
 
 def rest(row: str, keys: Sequence[str]) -> str:
