@@ -23,7 +23,7 @@ from mmaccel import registry
 from mmaccel.jobs.spelling import check_config, explained, respelled
 from mmaccel.jobs.task import Task
 
-LISTED = ("job", "experiment", "pruner", "benchmark", "model")
+LISTED = ("job", "experiment", "pruner", "draft", "benchmark", "model", "sampler")
 STOPPED: list[Exception] = []
 USAGE = """python -m mmaccel.run +experiment=NAME                       one of the experiments below
 python -m mmaccel.run pruner=NAME benchmark=NAME model=NAME  one pruner against the unpruned model
@@ -31,8 +31,9 @@ python -m mmaccel.run pruner=NAME benchmark=NAME model=NAME  one pruner against 
   pruner.ratio=0.9                       this value only
   model=llava model.path=DIR             your own weights
   benchmark=folder benchmark.path=DIR    your own pictures
+  quality=drop                           an input gate for the pictures; job=inspect looks at a data set alone
   machine=cuda  limit=20  job=doctor     a GPU, the first 20 samples, what works here
-  resume=outputs/NAME/TIME               a stopped run goes on
+  resume=outputs/NAME/TIME               with the same command: a stopped run goes on
   --cfg job                              prints the whole configuration"""
 
 
@@ -50,8 +51,9 @@ def main() -> int:
         compose_and_run()
         if STOPPED:
             raise STOPPED[0]
-    except KeyboardInterrupt:
-        print("interrupted; the records so far are kept: the same command with resume=FOLDER goes on", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        folder = str(stop) or "FOLDER"
+        print(f"interrupted; what is there is kept: the same command with resume={folder} goes on", file=sys.stderr)
         return 130
     except Exception as error:
         if loud:
@@ -100,7 +102,7 @@ def task_of(config: DictConfig) -> Task:
 
 
 def show_list(groups: Sequence[str] = LISTED) -> None:
-    """Jobs, experiments, pruners, benchmarks and models, a line each."""
+    """What each group holds, a line each."""
     from rich.table import Table
 
     from mmaccel.jobs.console import wide_console
@@ -109,7 +111,7 @@ def show_list(groups: Sequence[str] = LISTED) -> None:
     console.print(USAGE, markup=False, soft_wrap=True)
     for group in groups:
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
-        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, min_width=max(map(len, registry.names(group)), default=0))
         table.add_column(no_wrap=True, overflow="ellipsis")
         for name, line in registry.describe(group).items():
             table.add_row(name, line)

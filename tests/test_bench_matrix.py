@@ -1,6 +1,8 @@
 """Every benchmark's miniature through a whole run on a tiny random model: no error record, its scores on the page."""
 
+import inspect
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -89,3 +91,11 @@ def test_a_workload_of_free_text_has_the_length_that_is_asked(checkpoint, tmp_pa
     assert {(record["tokens"]["generated"], record["finish"]) for record in records} == {(7, "length")}
     assert typed(monkeypatch, *words, "sampler.max_new_tokens=5", "sampler.min_new_tokens=7") == 2
     assert "sampler.min_new_tokens: got 7, valid are null and at most max_new_tokens = 5" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(PLACES.keys() - {"scenes", "scenes_circular", "scenes_dialogue"}))
+def test_every_column_that_is_read_can_be_named(name):
+    made = registry.locate(registry.load("benchmark", name)["_target_"])
+    source = Path(inspect.getsourcefile(made)).read_text()
+    read = set(re.findall(r"row\.(?:get|maybe|text|several|has|picture)\(['\"](\w+)['\"]", source))
+    assert read <= {*made.NEEDS, *made.USUAL, *made.ALSO}

@@ -38,7 +38,7 @@ def test_alone_it_lists_everything_a_line_each(monkeypatch, capsys, tmp_path):
     usage, *sections = capsys.readouterr().out.split("\n\n")
     assert "+experiment=" in usage
     by_group = {section.split("s  ")[0]: section.splitlines()[1:] for section in sections}
-    assert list(by_group) == ["job", "experiment", "pruner", "benchmark", "model"]
+    assert list(by_group) == ["job", "experiment", "pruner", "draft", "benchmark", "model", "sampler"]
     for group, lines in by_group.items():
         for name in registry.names(group):
             said = [line for line in lines if line.split()[:1] == [name]]

@@ -182,7 +182,7 @@ def test_points_and_summary(folder):
     header, first, second = (folder.path / "points.csv").read_text().splitlines()
     assert header == ",".join(POINT_COLUMNS)
     assert first.startswith('"a ""b"", c",,,,,3,0.333333,"[0, 0.5]",,')
-    assert first.endswith(",false")
+    assert first.endswith(",false,,,,")
     assert second == "base" + "," * (len(POINT_COLUMNS) - 1)
     summary = json.loads((folder.path / "summary.json").read_text())
     assert summary["baseline"] == "base"

@@ -1,5 +1,6 @@
 """The page: text stays text whatever it holds, no server is asked, unmeasured is empty, words match numbers."""
 
+import io
 import json
 import os
 import re
@@ -26,7 +27,7 @@ from mmaccel.report.overlay import GAP, survival_map
 from mmaccel.report.page import SCRIPT, cold_start, write_report
 from mmaccel.report.plots import write_figures
 from mmaccel.report.series import Mark, Series, all_series, nice_ticks
-from mmaccel.report.table import points_table_rich
+from mmaccel.report.table import fitting, points_table_rich
 from tests.runfolder import HOSTILE, make_run, points
 
 TAGS = {
@@ -462,3 +463,29 @@ def test_the_table_by_kind_says_what_could_be_read():
     page = Page(kinds_table([{"point": "baseline", "kinds": kinds}]))
     assert page.of("small") == "read 25 %"
     assert kinds_table([{"point": "baseline", "kinds": {"a": kinds["a"]}}]) == ""
+
+
+def test_where_there_are_no_answers_the_page_says_agreement(tmp_path):
+    folder = make_run(tmp_path / "run", n=12, count=4, with_pictures=1)
+    lines = [json.loads(line) for line in (folder.path / "records.jsonl").read_text().splitlines()]
+    agreed = [line | {"score": {"correct": 1.0, "agreement": True}} for line in lines]
+    (folder.path / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in agreed))
+    write_points(folder, points_table(agreed, points("", 4), "baseline"))
+    page = write_report(folder.path).read_text()
+    found = Page(page)
+    assert "agreement %" in found.of("th")
+    assert "agreement with the unpruned reply" in found.of("p")
+    marks = {attributes.get("class", "") for name, attributes in found.elements if name == "div"}
+    assert not marks & {"said right", "said wrong"}, "agreeing is not being right"
+    rows = json.loads((folder.path / "summary.json").read_text())["points"]
+    assert rows[0]["accuracy_ci"] is None
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_whole_numbers(plain):
+    rows = json.loads((plain[0] / "summary.json").read_text())["points"]
+    wide, narrow = (Console(width=width, file=io.StringIO()) for width in (240, 90))
+    everything, part = fitting(rows, wide), fitting(rows, narrow)
+    assert [column.header for column in part.columns][:3] == ["point", "n", "accuracy %"]
+    assert len(part.columns) < len(everything.columns)
+    narrow.print(part)
+    assert "…" not in narrow.file.getvalue(), "no number is cut"

@@ -127,7 +127,7 @@ def test_a_picture_may_be_another_rows_or_a_file(tmp_path):
     ]
     found = Plain(path=table(tmp_path / "a.tsv", rows), images=str(tmp_path / "pictures"))
     assert [found[at].image.getpixel((0, 0)) for at in range(3)] == [(255, 0, 0), (255, 0, 0), (0, 0, 255)]
-    with pytest.raises(ValueError, match=r"a.tsv row 3, column 'image': ValueError: no picture '4'"):
+    with pytest.raises(ValueError, match=r"a.tsv row 3, column 'image': no picture '4'"):
         found[3]
 
 
@@ -153,6 +153,8 @@ def test_missing_columns_are_named_with_those_there_are(tmp_path):
     path = table(tmp_path / "b.tsv", [{"index": 1, "query": "What?", "label": "red", "image": ROW["image"]}])
     found = Plain(path=path, columns={"question": "query", "answer": "label"})
     assert (found[0].turns, found[0].reference) == (("What?",), ("red",))
+    with pytest.raises(ValueError, match=r"columns: got the names \['querry'\], valid are image, question, answer"):
+        Plain(path=path, columns={"querry": "query"})
     with pytest.raises(ValueError, match=r"benchmark.columns: got \['nowhere'\], b.tsv has index"):
         Plain(path=path, columns={"question": "nowhere"})
 

@@ -35,6 +35,7 @@ from mmaccel.jobs.digest import digest
 from mmaccel.jobs.evaluate import Evaluate, opened
 from mmaccel.jobs.facts import account, cells, evidence, survivors
 from mmaccel.jobs.features import Shared, timed_features
+from mmaccel.jobs.finish import finish
 from mmaccel.jobs.gate import Plan
 from mmaccel.jobs.paired import Paired
 from mmaccel.jobs.pictures import seen_box, within
@@ -44,6 +45,7 @@ from mmaccel.jobs.screen import Screen
 from mmaccel.jobs.task import Task
 from mmaccel.measure.cost import Geometry, macs
 from mmaccel.measure.record import RECORD_KEYS, RunFolder
+from mmaccel.measure.stats import points_table
 from mmaccel.models.load import VLM
 from mmaccel.pruning.fastv import FastV
 from mmaccel.pruning.pool import Pool
@@ -829,3 +831,53 @@ def test_a_name_that_occurs_twice_loses_no_sample(vlm, tmp_path):
         paired = Paired(Asker(vlm, plan.benchmark, {"do_sample": False}), plan, folder, warmup=0, maps=0)
         made = [record["sample"] for index in range(2) for record in paired.sample(index, [Point(BASELINE)])]
     assert made == ["talk", "talk", "talk#1", "talk#1"]
+
+
+def test_an_interruption_names_the_folder_and_a_wrong_resume_the_command(monkeypatch, checkpoint, here, capsys):
+    calls = []
+
+    def stop(self, *_, **__):
+        calls.append(1)
+        if len(calls) > 2:
+            raise KeyboardInterrupt
+        return ask(self, *_, **__)
+
+    ask = Asker.ask
+    monkeypatch.setattr(Asker, "ask", stop)
+    assert smoke(monkeypatch, checkpoint, "limit=2") == 130
+    assert "the same command with resume=run goes on" in capsys.readouterr().err
+    monkeypatch.setattr(VLM, "load", lambda *_, **__: pytest.fail("weights were read"))
+    assert smoke(monkeypatch, checkpoint, "limit=1", "resume=run") == 2
+    said = capsys.readouterr().err
+    assert "limit: was 2, now 1" in said
+    assert "it was started with" in said
+    assert "the same with resume=run goes on" in said
+
+
+class Unread(Dialogue):
+    def score(self, sample, replies):
+        return {"correct": 0.0, "parsed": None}
+
+
+def test_a_parse_rate_of_nothing_is_said(vlm, tmp_path):
+    plan = Plan(Unread(), 1, {}, {BASELINE: None})
+    with RunFolder.create(tmp_path / "run", {}, {}) as folder:
+        paired = Paired(Asker(vlm, plan.benchmark, {"do_sample": False}), plan, folder, warmup=0, maps=0)
+        made = list(paired.sample(0, [Point(BASELINE)]))
+    (row,) = points_table(made, [{"name": BASELINE}], BASELINE)
+    assert (row["parsed_rate"], row["accuracy"]) == (0.0, 0.0)
+
+
+class Faulty(Dialogue):
+    def summary(self, records):
+        raise RuntimeError("no such number")
+
+
+def test_a_summary_that_fails_costs_its_own_scores_alone(vlm, tmp_path, capsys):
+    plan = Plan(Faulty(), 1, {}, {BASELINE: None})
+    with RunFolder.create(tmp_path / "run", {"points": [{"name": BASELINE}]}, {}) as folder:
+        paired = Paired(Asker(vlm, plan.benchmark, {"do_sample": False}), plan, folder, warmup=0, maps=0)
+        list(paired.sample(0, [Point(BASELINE)]))
+    finish(tmp_path / "run", plan.benchmark, None)
+    assert "the summary of dialogue failed (RuntimeError: no such number)" in capsys.readouterr().err
+    assert (tmp_path / "run" / "report.html").is_file()

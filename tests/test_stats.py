@@ -181,7 +181,7 @@ def test_errors_are_counted_and_nothing_else():
 
 def test_unmeasured_is_empty():
     empty = rows([{"point": "base", "sample": "0", "turn": 0}])
-    numbers = {k: v for k, v in empty["base"].items() if k in POINT_COLUMNS and k not in ("point", "n")}
+    numbers = {k: v for k, v in empty["base"].items() if k in POINT_COLUMNS and k not in ("point", "n", "errors")}
     assert set(numbers.values()) == {None}
     assert empty["half"]["n"] == 0
     assert verdict(empty["half"]) == speed_verdict(empty["half"]) == "not measured"

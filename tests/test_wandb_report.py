@@ -192,6 +192,7 @@ def test_the_job_prints_the_link(server, folder, monkeypatch, capsys):
     ],
 )
 def test_mistakes_name_the_key(tmp_path, monkeypatch, capsys, words, said):
+    (tmp_path / "records.jsonl").touch()
     assert typed(monkeypatch, *[word.format(tmp_path) for word in words]) == 2
     assert said in capsys.readouterr().err
 

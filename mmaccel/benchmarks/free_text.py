@@ -24,6 +24,10 @@ class FreeText(Table):
 
     max_new_tokens: int = 512
 
+    @property
+    def answered(self) -> bool:
+        return False
+
     def score(self, sample: Sample, replies: Sequence[str]) -> dict[str, Any]:
         return {"correct": None, "parsed": normal(replies[-1]) or None}
 

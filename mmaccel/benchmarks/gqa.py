@@ -59,7 +59,7 @@ class FilePictures:
 
     def named(self, id: str) -> Path | None:
         """Never a file outside of the folder."""
-        files = ((self.folder / f"{id}{ending}").resolve() for ending in FORMATS)
+        files = ((self.folder / f"{id}{ending}").resolve() for ending in ("", *FORMATS))
         return next((file for file in files if file.is_relative_to(self.folder.resolve()) and file.is_file()), None)
 
     def has(self, id: str) -> bool:

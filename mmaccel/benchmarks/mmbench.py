@@ -60,6 +60,7 @@ class MMBench(Table):
     USUAL: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "options": ("A",), "group": ("g_index",), "l2": ("l2-category", "L2-category"),
     }  # fmt: skip
+    ALSO: ClassVar[tuple[str, ...]] = ("hint", "category")
     CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "circular": (True, False), "incomplete": ("refuse", "complete"), "language": tuple(WORDING),
         "compat": ("ours", "vlmevalkit"),

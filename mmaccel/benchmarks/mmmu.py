@@ -55,6 +55,7 @@ class MMMU(Table):
 
     NEEDS: ClassVar[tuple[str, ...]] = ("id", "image", "question", "options", "answer")
     USUAL: ClassVar[Mapping[str, tuple[str, ...]]] = {"id": ("index",), "image": ("image_1",), "options": ("A",)}
+    ALSO: ClassVar[tuple[str, ...]] = ("category", "question_type")
     CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {"compat": ("ours", "mmmu_random")}
 
     def kind(self, row: Row) -> str:

@@ -36,6 +36,7 @@ class Pope(Table):
     compat: str = "ours"
 
     USUAL: ClassVar = {"question": ("text",), "answer": ("label",), "question_id": ("index",), "category": ()}
+    ALSO: ClassVar[tuple[str, ...]] = ("image_source",)
     CHOICES: ClassVar = {"prompt": ("short", "plain"), "compat": ("ours", "lmms", "vlmevalkit")}
 
     def kind(self, row: Row) -> str:

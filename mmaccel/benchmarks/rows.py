@@ -171,7 +171,8 @@ class Row:
         try:
             return read_picture(self.opened(self.get(name)), *self.limits)
         except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError and struct.error alike
-            raise ValueError(f"{self.where}, column {column!r}: {type(error).__name__}: {error}") from error
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            raise ValueError(f"{self.where}, column {column!r}: {kind}{error}") from error
 
     def opened(self, cell: Any, followed: bool = False) -> Path | BytesIO:
         """A cell as a stream: a file's bytes, base64, the name of a file, or another row's index."""
@@ -203,7 +204,9 @@ class Row:
         if not file.is_relative_to(self.rows.folder.resolve()):
             raise ValueError(f"{name!r} lies outside {str(self.rows.folder)!r}")
         if not file.is_file():
-            raise ValueError(f"no picture {name!r} in {str(self.rows.folder)!r}")
+            raise ValueError(
+                f"no picture {name!r} in {str(self.rows.folder)!r}; benchmark.images=DIR says where they are"
+            )
         return file
 
 

@@ -38,6 +38,7 @@ class ScienceQA(Table):
     USUAL: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "choices": ("A",), "id": ("pid", "index"), "subject": ("category",),
     }  # fmt: skip
+    ALSO: ClassVar[tuple[str, ...]] = ("hint", "grade")
     CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {"compat": ("ours", "vlmevalkit", "lmms_eval")}
 
     def kind(self, row: Row) -> str:

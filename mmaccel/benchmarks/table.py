@@ -43,6 +43,7 @@ class Table(Benchmark):
 
     NEEDS: ClassVar[tuple[str, ...]] = ("image", "question", "answer")
     USUAL: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # other names that published files give a column
+    ALSO: ClassVar[tuple[str, ...]] = ()  # columns that are read where they are, under no other name
     CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # field → its valid values
 
     def __post_init__(self) -> None:
@@ -71,6 +72,10 @@ class Table(Benchmark):
         there = self.rows.columns
         known = {name: (name, *self.USUAL.get(name, ())) for name in dict.fromkeys([*self.NEEDS, *self.USUAL])}
         given = dict(self.columns or {})
+        valid = dict.fromkeys([*self.NEEDS, *self.USUAL, *self.ALSO])
+        unknown = [name for name in given if name not in valid and not (len(name) == 1 and name.isupper())]
+        if unknown:
+            raise ValueError(f"benchmark.columns: got the names {unknown}, valid are {', '.join(valid)}")
         wrong = [column for column in given.values() if column not in there]
         if wrong:
             raise ValueError(f"benchmark.columns: got {wrong}, {self.rows.name} has {', '.join(there)}")
@@ -78,9 +83,10 @@ class Table(Benchmark):
         found |= given
         missing = [name for name in self.NEEDS if found.get(name) is None]
         if missing:
+            named = ", ".join(f"{name}: NAME" for name in missing)
             raise ValueError(
                 f"benchmark {self.name}: {self.rows.name} lacks the columns {', '.join(missing)}; it has "
-                f"{', '.join(there)}. 'benchmark.columns={{{missing[0]}: NAME}}' says where one stands"
+                f"{', '.join(there)}. 'benchmark.columns={{{named}}}' says where they stand"
             )
         return {name: column for name, column in found.items() if column is not None}
 

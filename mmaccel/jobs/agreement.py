@@ -1,10 +1,18 @@
-"""What stands for a score where there is no answer: whether the reply is the unpruned one's.
-
-Knows records.
+"""A reply's score in its record, and what stands for one where there is no answer: whether the reply is the unpruned
+one's. Knows records and benchmarks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from mmaccel.benchmarks.base import Benchmark, Sample
+
+
+def scored(benchmark: Benchmark, sample: Sample, replies: Sequence[str]) -> dict[str, Any]:
+    """The record's `parsed` and `score`; `unread` marks a reply that a benchmark which reads replies could not read."""
+    score = dict(benchmark.score(sample, replies))
+    unread = {"unread": True} if score.get("parsed", "") is None else {}
+    return {"parsed": score.pop("parsed", None), "score": score | unread}
 
 
 def waits(record: Mapping[str, Any]) -> bool:

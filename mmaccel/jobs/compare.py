@@ -65,6 +65,7 @@ class Compare:
             one, two = first.facts.get(fact), other.facts.get(fact)
             if one is not None and two is not None and one != two:
                 said = " and ".join(told(value) for value in (one, two))
+                said = f"{asked(first)} and {asked(other)}" if fact == "benchmark" else said
                 hint = f"; job.across=[{name}] compares across it" if name in MAY_DIFFER else ""
                 raise ValueError(f"{first.label} and {other.label} differ in {fact}: {said}{hint}")
         changed = changed_keys(first.config.get("sampler") or {}, other.config.get("sampler") or {})
@@ -89,8 +90,17 @@ class Compare:
         return {key: first.facts[key] for key in kept if key in first.facts} | {"of": of_runs}
 
 
+def asked(run: Run) -> str:
+    """Which samples a run asked, in words."""
+    node, samples = run.config.get("benchmark") or {}, len({record["sample"] for record in run.records})
+    name = next((record["benchmark"] for record in run.records if record.get("benchmark")), node.get("_target_"))
+    return f"{samples} samples of {' '.join(str(part) for part in (name, node.get('path')) if part)}"
+
+
 def told(fact: Any) -> str:
     """A processor in the settings that are not its checkpoint's."""
+    if isinstance(fact, Mapping) and "sha256" in fact:
+        return f"weights {fact['sha256'][:12]}"
     if not isinstance(fact, Mapping) or "differs" not in fact:
         return str(fact)
     return "; ".join(f"{name}={now}" for name, (_, now) in fact["differs"].items()) or "the checkpoint's settings"

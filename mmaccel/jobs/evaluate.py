@@ -4,8 +4,10 @@ Wiring only: what a point is stands in points.py, what is refused in gate.py, th
 one request in sample.py, what is written at the end in finish.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,6 +54,8 @@ class Evaluate:
         points = with_drafts(points, config, method, draft, self.heads)
         plan = checked_plan(config, points, task.foreign)
         points = list(plan.points)
+        if task.resume:
+            RunFolder.check_config(task.resume, kept(task, points))  # before the weights, which may take minutes
         tracker = registry.instantiate(config["tracker"], foreign=task.foreign)
         if config["machine"]["threads"]:
             torch.set_num_threads(config["machine"]["threads"])
@@ -64,7 +68,7 @@ class Evaluate:
         picture_reaches(vlm, first)
         same = {"benchmark": digest(plan.benchmark, plan.size)} | prepared(vlm.processor)
         facts = provenance(vlm.model, vlm.path, config["seed"]) | same | cold
-        with opened(task, points, facts) as folder:
+        with opened(task, points, facts) as folder, where_it_stopped(folder.path):
             paired = Paired(asker, plan, folder, self.warmup, self.maps, self.timed)
             with Screen(plan.size, points, folder) as screen:
                 for index in range(plan.size):
@@ -75,14 +79,18 @@ class Evaluate:
         finish(folder.path, plan.benchmark, tracker)
 
 
+@contextmanager
+def where_it_stopped(folder: Path) -> Iterator[None]:
+    """An interruption says which folder goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(str(folder)) from None
+
+
 def opened(task: Task, points: Sequence[Point], facts: dict[str, Any]) -> RunFolder:
-    """A new run folder, or the one to resume; the points' labels are part of its configuration."""
-    config, listed = task.kept(), [point.labels() for point in points]
-    for labels in listed:
-        labels["quantization"] = config["model"].get("quantization")
-        if "twin" in labels:  # replies that are sampled need not be the twin's
-            labels["sampled"] = bool(config["sampler"].get("do_sample"))
-    config["points"] = listed
+    """A new run folder, or the one to resume."""
+    config = kept(task, points)
     if task.resume:
         folder = RunFolder.resume(task.resume, config, facts)
         for key, (old, new) in changed_facts(first_facts(task.resume), facts, ("git",)).items():
@@ -90,3 +98,13 @@ def opened(task: Task, points: Sequence[Point], facts: dict[str, Any]) -> RunFol
             Console(stderr=True, highlight=False).print(said, markup=False, soft_wrap=True)
         return folder
     return RunFolder.create(task.output, config, facts)
+
+
+def kept(task: Task, points: Sequence[Point]) -> dict[str, Any]:
+    """The run folder's configuration; the points' labels are part of it."""
+    config, listed = task.kept(), [point.labels() for point in points]
+    for labels in listed:
+        labels["quantization"] = config["model"].get("quantization")
+        if "twin" in labels:  # replies that are sampled need not be the twin's
+            labels["sampled"] = bool(config["sampler"].get("do_sample"))
+    return config | {"points": listed}

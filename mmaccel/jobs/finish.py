@@ -20,7 +20,7 @@ from mmaccel.measure.scores import Record, clean
 from mmaccel.measure.stats import points_table
 from mmaccel.report.officialrows import official_rich
 from mmaccel.report.page import write_report
-from mmaccel.report.table import points_table_rich
+from mmaccel.report.table import fitting
 
 
 def finish(path: Path, benchmark: Benchmark | None, tracker: Any | None) -> None:
@@ -37,12 +37,12 @@ def finish(path: Path, benchmark: Benchmark | None, tracker: Any | None) -> None
     own = kept_scores(kept)
     if benchmark is not None:
         write_points(path, rows, extra)  # thousands of samples take minutes to resample, and what is measured is safe
-        own = own_scores(benchmark, records, rows)
+        own = tried_scores(path, benchmark, records, rows)
     rows = [row | {"official": own.get(row["point"]) or {}} for row in rows]
     write_points(path, rows, extra)
     page = write_report(path)
     console = wide_console()
-    console.print(points_table_rich(rows))
+    console.print(fitting(rows, console))
     scores = official_rich(rows)
     if scores is not None:
         console.print(scores)
@@ -70,6 +70,17 @@ def kept_summary(path: Path) -> dict[str, Any]:
 
 def kept_scores(summary: dict[str, Any]) -> dict[str, Any]:
     return {row["point"]: row.get("official") for row in summary.get("points") or ()}
+
+
+def tried_scores(path: Path, benchmark: Benchmark, records: list[dict[str, Any]], rows: list[dict[str, Any]]) -> Any:
+    """A fault in a benchmark's summary costs its own scores and nothing else."""
+    try:
+        return own_scores(benchmark, records, rows)
+    except Exception as error:
+        said = f"warning: the summary of {benchmark.name} failed ({type(error).__name__}: {error}); its own scores are "
+        said += f"missing, job=report run={path} makes them once it works"
+        Console(stderr=True, highlight=False).print(said, markup=False, soft_wrap=True)
+        return {}
 
 
 def own_scores(benchmark: Benchmark, records: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 Reads small files only; what needs the loaded model is reaches.py's.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -111,4 +112,9 @@ def limited(benchmark: Benchmark, limit: int | None) -> int:
         raise ValueError(f"limit: got {limit!r}, valid are null and whole numbers from 1 on")
     if not len(benchmark):
         raise ValueError(f"benchmark {benchmark.name}: no sample is left after its filters")
-    return len(benchmark) if limit is None else benchmark.whole(min(limit, len(benchmark)))
+    if limit is None:
+        return len(benchmark)
+    asked = benchmark.whole(min(limit, len(benchmark)))
+    if asked < min(limit, len(benchmark)):
+        print(f"limit={limit}: {asked} samples are asked, so that none is cut off from its group", file=sys.stderr)
+    return asked

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mmaccel.benchmarks.base import Sample
-from mmaccel.jobs.agreement import agreement, waits
+from mmaccel.jobs.agreement import agreement, scored, waits
 from mmaccel.jobs.conversation import apart, conversation, known
 from mmaccel.jobs.gate import Plan
 from mmaccel.jobs.pictures import try_pictures
@@ -83,9 +83,8 @@ class Paired:
         if timed:
             self.warm_up(point, pruner, sample, said)
         measured, event = self.asker.ask(pruner, sample, said, timed=timed, head=self.plan.heads.get(point.name))
-        score = dict(self.plan.benchmark.score(sample, [*said, measured["prediction"]]))
-        asked = known(self.plan.benchmark.name, sample, len(said))
-        return asked | measured | {"parsed": score.pop("parsed", None), "score": score}, event
+        score = scored(self.plan.benchmark, sample, [*said, measured["prediction"]])
+        return known(self.plan.benchmark.name, sample, len(said)) | measured | score, event
 
     def warm_up(self, point: Point, pruner: Any, sample: Sample, said: Sequence[str]) -> None:
         """Throw away the first requests of a new shape: their kernels and buffers are made then."""

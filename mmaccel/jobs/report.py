@@ -13,6 +13,7 @@ from mmaccel.benchmarks.base import Benchmark
 from mmaccel.jobs.finish import finish, kept_scores, kept_summary, show_sync
 from mmaccel.jobs.task import Task
 from mmaccel.jobs.wandb_push import named, tracker_of
+from mmaccel.measure.record import RunFolder
 from mmaccel.measure.tracker import Wandb, pushed
 from mmaccel.report.wandb_report import write_wandb_report
 
@@ -27,6 +28,7 @@ class Report:
         path, asked = named(self.folder), task.config["wandb"]["report"]
         if not isinstance(asked, bool):
             raise ValueError(f"wandb.report: got {asked!r}, valid are true and false")
+        RunFolder.open(path)  # says so where it is none
         tracker = tracker_of(task, path) if asked else None
         finish(path, benchmark_of(path, task.foreign), None)
         if tracker is not None:

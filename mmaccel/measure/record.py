@@ -43,7 +43,7 @@ POINT_COLUMNS: tuple[str, ...] = (
     "parsed_rate", "evidence_kept", "tau", "alpha", "entropy", "ttft_ms_p50", "ttft_ms_p95", "ttft_ms_p99",
     "ttft_jitter", "itl_ms_p50", "itl_ms_p99", "tpot_ms_p50", "tokens_per_s", "e2e_ms_p50", "e2e_ms_p99",
     "speedup_e2e", "speedup_e2e_ci", "speedup_prefill", "kept_fraction", "mean_visual", "kv_fraction",
-    "mac_fraction", "peak_mb", "net_slower",
+    "mac_fraction", "peak_mb", "net_slower", "lost", "gained", "mcnemar_p", "errors",
 )
 
 # Top-level config keys that change no measured value, so a resumed run may differ in them.
@@ -86,15 +86,7 @@ class RunFolder:
         `provenance` is noted under "resumed".
         """
         path = Path(path)
-        if not (path / "config.yaml").is_file():
-            raise FileNotFoundError(f"resume: {path} is no run folder (it has no config.yaml)")
-        changed = changed_keys(yaml.safe_load((path / "config.yaml").read_text()) or {}, config)
-        if changed:
-            lines = "\n".join(f"  {key}: was {old!r}, now {new!r}" for key, (old, new) in changed.items())
-            raise ValueError(
-                f"resume: the config changed since {path} was started:\n{lines}\n"
-                f"start a new run, or undo the change (only {', '.join(sorted(HARMLESS))} may differ)"
-            )
+        cls.check_config(path, config)
         moved = changed_facts(first_facts(path), provenance or {}, SAME_FACTS)
         if moved:
             lines = "\n".join(f"  {key}: was {old!r}, now {new!r}" for key, (old, new) in moved.items())
@@ -104,6 +96,23 @@ class RunFolder:
         if provenance is not None:
             folder._note_resumed(provenance)
         return folder
+
+    @classmethod
+    def check_config(cls, path: str | Path, config: Mapping[str, Any]) -> None:
+        """Raises where `path` cannot be gone on with under this configuration; needs no model."""
+        path = Path(path)
+        if not (path / "config.yaml").is_file():
+            raise FileNotFoundError(f"resume: {path} is no run folder (it has no config.yaml)")
+        changed = changed_keys(yaml.safe_load((path / "config.yaml").read_text()) or {}, config)
+        if changed:
+            lines = "\n".join(f"  {key}: was {old!r}, now {new!r}" for key, (old, new) in changed.items())
+            command = first_facts(path).get("command")
+            how = f"it was started with\n  {command}\nthe same with resume={path} goes on" if command else ""
+            raise ValueError(
+                f"resume: the config changed since {path} was started:\n{lines}\n"
+                f"start a new run, or undo the change (only {', '.join(sorted(HARMLESS))} may differ)"
+                + (f"; {how}" if how else "")
+            )
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFolder":

@@ -24,6 +24,7 @@ Definitions (columns of points.csv):
   kept_fraction     Σ visual tokens after the last station / Σ visual tokens of the prompt
   mean_visual       visual tokens that enter a decoder layer, mean over layers and samples
   kv_fraction, mac_fraction   per-record fractions weighted by prompt length, so that long prompts count as they cost
+  agreement         accuracy is not being right, but agreement with the baseline's reply, for there are no answers
   apart             samples whose score is on another scale and outside accuracy and delta
   timed             samples with times: all latencies and speed-ups are of those
   net_slower        the interval of speedup_e2e lies below 1
@@ -71,8 +72,9 @@ def points_table(
         if record["point"] not in by_point:
             raise ValueError(f"records name the point {record['point']!r}, the points are {names}")
         by_point[record["point"]].append(record)
-        parses = parses or record.get("parsed") is not None
+        parses = parses or record.get("parsed") is not None or "unread" in (record.get("score") or {})
     base = clean(by_point[baseline])
+    agrees = any((record.get("score") or {}).get("agreement") for record in records)
     labels = bucket_labels(record for point in names for record in by_point[point])
     rows = []
     for point in points:
@@ -84,6 +86,9 @@ def points_table(
         row["refused"] = refused
         row |= quality(scored, against if fair else None, parses, resamples)
         row["kinds"] = kinds(clean(mine), base if fair else None, parses, resamples)
+        row["agreement"] = agrees
+        if agrees and is_base:
+            row["accuracy_ci"] = None  # with itself it always agrees
         row["apart"] = len({record["sample"] for record in clean(mine)} - {record["sample"] for record in scored})
         if point.get("twin"):
             twin = clean(by_point[point["twin"]])

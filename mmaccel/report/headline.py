@@ -42,6 +42,11 @@ def best(rows: Sequence[Row]) -> Finding:
         own = [row for row in rows if not row.get("baseline") and not is_control(row)]
         if all(resolved(row) for row in own):
             return Finding("No free point", "Every point of the method is resolved below the baseline.", "bad")
+        few = max((row.get("pairs") or 0 for row in own), default=0)
+        if few and not any(row.get("refused") for row in own):
+            return Finding("Too few samples", f"An interval needs more than the {few} that were scored on both sides.")
+        if all(row.get("accuracy") is None for row in rows):
+            return Finding("No scores", "Nothing in this run could be right or wrong: it measures time and tokens.")
         return Finding("Nothing to choose", "No point of the method could be compared with the baseline.", "bad")
     row = max(inside, key=saving)
     text = f"{row['point']}: accuracy {percent(row['accuracy'])}, {points(row['delta'])} points from the baseline"

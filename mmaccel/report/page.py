@@ -26,7 +26,7 @@ from mmaccel.report.kindrows import kinds_table
 from mmaccel.report.markup import Markup, join, tag
 from mmaccel.report.officialrows import official_html
 from mmaccel.report.plots import write_figures
-from mmaccel.report.pointrows import describe, points_html
+from mmaccel.report.pointrows import describe, measure, points_html
 from mmaccel.report.series import AXES, Row, all_series, baseline_of, marks_of, of_kind
 from mmaccel.report.survival import survival_html, survival_table
 
@@ -36,6 +36,9 @@ SCRIPT = Markup((HERE / "page.js").read_text(encoding="utf-8"))
 SAMPLES = 12
 PICTURE_BYTES = 3_500_000  # all embedded pictures of samples together
 SHEET_BYTES = 1_000_000
+AGREEMENT = (
+    "There are no answers to be right about: accuracy on this page is agreement with the unpruned reply, word for word."
+)
 
 
 def write_report(folder: str | Path) -> Path:
@@ -72,6 +75,7 @@ def page(
         "main",
         tag("h1", title),
         facts(rows, records, config, provenance),
+        tag("p", AGREEMENT, class_="lead") if any(row.get("agreement") for row in rows) else None,
         tag("div", *[finding(one) for one in [*headline(rows, records), *prepared(provenance)]], class_="findings"),
         curves(rows),
         official_html(plain),
@@ -141,13 +145,14 @@ def curves(rows: Sequence[Row]) -> Markup:
     apart = max((row.get("apart") or 0 for row in rows), default=0)
     if apart:
         lead += f" {apart} samples are scored on another scale (F1 of a caption's facts) and stand in their kind only."
-    return section("Accuracy against cost", lead, legend(rows), tag("div", *drawn, class_="charts"))
+    return section(measure(rows, "Accuracy against cost"), lead, legend(rows), tag("div", *drawn, class_="charts"))
 
 
 def figure(rows: Sequence[Row], axis: str, label: str) -> Markup:
     base = baseline_of(rows)
     mark = next(iter(marks_of([base], axis, "accuracy")), None) if base else None
-    return tag("figure", chart(all_series(rows, axis), mark, label, describe=describe))
+    named = measure(rows, "accuracy")
+    return tag("figure", chart(all_series(rows, axis), mark, label, describe=describe, y_label=named))
 
 
 def legend(rows: Sequence[Row]) -> Markup:
@@ -266,7 +271,8 @@ def sample_card(path: Path, rows: Sequence[Row], replies: Mapping[str, Mapping[s
 
 def reply(path: Path, record: Mapping[str, Any], room: "Room") -> tuple[Markup, bool]:
     """(the reply, whether it shows a survival map)."""
-    correct = (record.get("score") or {}).get("correct")
+    score = record.get("score") or {}
+    correct = None if score.get("agreement") else score.get("correct")
     mark = "" if correct is None else " right" if correct >= 0.5 else " wrong"
     said = f"error: {record['error']}" if record.get("error") else record.get("prediction")
     file = path / "images" / picture_name(record["sample"], record["point"])

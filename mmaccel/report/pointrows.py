@@ -32,7 +32,7 @@ def points_html(rows: Sequence[Row]) -> Markup:
     filled = [(name, cell) for name, cell in COLUMNS if any(cell(row) for row in rows)]
     silent = {"errors", *ROTATED} | (set() if any(row.get("drafting") for row in rows) else set(DRAFTING))
     missing = [name for name, cell in COLUMNS if name not in silent and not any(cell(row) for row in rows)]
-    head = tag("tr", tag("th", "point"), *[tag("th", name) for name, _ in filled])
+    head = tag("tr", tag("th", "point"), *[tag("th", measure(rows, name)) for name, _ in filled])
     body = [tag("tr", tag("th", row["point"]), *[tag("td", cell(row)) for _, cell in filled]) for row in rows]
     table = tag("table", tag("thead", head), tag("tbody", *body))
     lead = "Speed-up: median over samples of the paired end-to-end ratio. Kept: visual tokens after the last station. "
@@ -44,6 +44,12 @@ def points_html(rows: Sequence[Row]) -> Markup:
     return tag(
         "section", tag("h2", "Points"), tag("p", lead, class_="lead"), tag("div", table, class_="scroll"), note
     )  # fmt: skip
+
+
+def measure(rows: Sequence[Row], name: str) -> str:
+    """Accuracy by its own name: where there are no answers it is agreement."""
+    agrees = any(row.get("agreement") for row in rows)
+    return name.replace("accuracy", "agreement").replace("Accuracy", "Agreement") if agrees else name
 
 
 def number(key: str, form: str = ".0f", scale: float = 1.0) -> Cell:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -11,11 +12,23 @@ from mmaccel.measure.stats import points, times, verdict
 Row = Mapping[str, Any]
 
 
-def points_table_rich(rows: Sequence[Row]) -> Table:
-    """Columns nobody measured are left out; a cell that was not measured is empty."""
+def fitting(rows: Sequence[Row], console: Console) -> Table:
+    """The table without its last columns where the terminal is too narrow for all."""
+    for most in range(len(COLUMNS), 4, -1):
+        table = points_table_rich(rows, most)
+        free = console.options.update(max_width=10 * console.width)  # else the measure ends at the terminal
+        if console.measure(table, options=free).maximum <= console.width:
+            return table
+    return points_table_rich(rows, 5)
+
+
+def points_table_rich(rows: Sequence[Row], most: int | None = None) -> Table:
+    """Columns nobody measured are left out; a cell that was not measured is empty. most: the first so many columns."""
     table = Table(title=None, header_style="bold", row_styles=["", "dim"] if len(rows) > 12 else None)
-    columns = [column for column in COLUMNS if any(column[1](row) for row in rows)]
+    columns = [column for column in COLUMNS[:most] if any(column[1](row) for row in rows)]
+    agrees = any(row.get("agreement") for row in rows)
     for name, _ in columns:
+        name = name.replace("accuracy", "agreement") if agrees else name
         table.add_column(name, justify="left" if name == "point" else "right", no_wrap=name == "point")
     for row in rows:
         style = "bold" if row.get("baseline") else "red" if row.get("net_slower") else ""
@@ -59,6 +72,8 @@ COLUMNS = (
     ("errors", lambda row: str(row["errors"]) if row.get("errors") else ""),
     ("accuracy %", accuracy),
     ("Δ points", delta),
+    ("read %", lambda row: "" if row.get("parsed_rate") in (None, 1.0) else f"{100 * row['parsed_rate']:.0f}"),
+    ("McNemar p", number("mcnemar_p", ".2g")),
     ("speed-up", speed),
     ("e2e ms", number("e2e_ms_p50")),
     ("ttft ms", number("ttft_ms_p50")),
