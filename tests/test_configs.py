@@ -19,6 +19,7 @@ NEEDED = {
     "job/compare": ["job.folders=[one,two]"],
     "data/llava": ["data.path=chats.json"],
     "draft/assistant": ["draft.path=small"],
+    "draft/block": ["draft.folder=head"],
     "data/rows": ["data.path=rows.parquet"],
 }
 
