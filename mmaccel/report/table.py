@@ -73,7 +73,6 @@ COLUMNS = (
     ("accuracy %", accuracy),
     ("Δ points", delta),
     ("read %", lambda row: "" if row.get("parsed_rate") in (None, 1.0) else f"{100 * row['parsed_rate']:.0f}"),
-    ("McNemar p", number("mcnemar_p", ".2g")),
     ("speed-up", speed),
     ("e2e ms", number("e2e_ms_p50")),
     ("ttft ms", number("ttft_ms_p50")),
@@ -82,4 +81,5 @@ COLUMNS = (
     ("KV", number("kv_fraction", ".2f")),
     ("MACs", number("mac_fraction", ".2f")),
     ("tau", number("tau", ".2f")),
+    ("McNemar p", number("mcnemar_p", ".2g")),
 )
