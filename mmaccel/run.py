@@ -24,6 +24,7 @@ from mmaccel.jobs.spelling import check_config, explained, respelled
 from mmaccel.jobs.task import Task
 
 LISTED = ("job", "experiment", "pruner", "draft", "benchmark", "model", "sampler")
+FOLDER = ("--config-dir", "-cd")
 STOPPED: list[Exception] = []
 USAGE = """python -m mmaccel.run +experiment=NAME                       one of the experiments below
 python -m mmaccel.run pruner=NAME benchmark=NAME model=NAME  one pruner against the unpruned model
@@ -39,7 +40,7 @@ python -m mmaccel.run pruner=NAME benchmark=NAME model=NAME  one pruner against 
 
 def main() -> int:
     arguments = sys.argv[1:]
-    if not arguments:
+    if not typed(arguments):
         show_list()
         return 0
     loud = os.environ.get("HYDRA_FULL_ERROR") == "1" or "debug=true" in arguments
@@ -67,6 +68,18 @@ def main() -> int:
         if before is not None:
             os.environ["HYDRA_FULL_ERROR"] = before
     return 0
+
+
+def typed(arguments: Sequence[str]) -> list[str]:
+    """What is asked for; a folder of one's own yamls alone asks for nothing."""
+    words = iter(arguments)
+    found = []
+    for word in words:
+        if word in FOLDER:
+            next(words, None)
+        elif not word.startswith(tuple(f"{name}=" for name in FOLDER)):
+            found.append(word)
+    return found
 
 
 @hydra.main(config_path=str(registry.conf_dir()), config_name="config", version_base="1.3")

@@ -47,6 +47,12 @@ def test_alone_it_lists_everything_a_line_each(monkeypatch, capsys, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_of_ones_own_alone_lists_too(monkeypatch, capsys, tmp_path):
+    for words in (["--config-dir", str(tmp_path)], [f"--config-dir={tmp_path}"]):
+        assert typed(monkeypatch, *words) == 0
+        assert "+experiment=" in capsys.readouterr().out
+
+
 def test_the_list_and_mistakes_import_nothing_heavy(tmp_path):
     code = (
         "import sys\nfrom mmaccel import run\n"
