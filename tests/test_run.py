@@ -881,3 +881,17 @@ def test_a_summary_that_fails_costs_its_own_scores_alone(vlm, tmp_path, capsys):
     finish(tmp_path / "run", plan.benchmark, None)
     assert "the summary of dialogue failed (RuntimeError: no such number)" in capsys.readouterr().err
     assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_a_log_hears_at_least_every_half_minute_and_what_is_to_come(tmp_path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("mmaccel.jobs.screen.time.monotonic", lambda: now[0])
+    with RunFolder.create(tmp_path / "run", {}, {}) as folder:
+        screen = Screen(100, [Point(BASELINE)], folder)
+    screen.console = Console(file=io.StringIO(), width=200)
+    for done in range(1, 5):
+        now[0] += 20.0
+        screen.advance(done)
+    said = screen.console.file.getvalue().splitlines()
+    assert [line.split("/")[0] for line in said] == ["2", "4"]
+    assert said[1].endswith("0:01:20 so far, 0:32:00 to go")

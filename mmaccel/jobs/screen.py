@@ -4,8 +4,10 @@ Knows records. The running numbers are for the eye; the table at the end is comp
 """
 
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console, Group
@@ -16,9 +18,12 @@ from rich.table import Table
 from mmaccel.jobs.points import BASELINE, Point
 from mmaccel.measure.record import RunFolder
 
+SILENCE = 30.0  # seconds after which a log hears of a sample that is done
+
 
 class Screen:
-    """`with Screen(…) as screen: screen.show(record) … screen.advance(samples)`, on stderr; a log gets ten lines."""
+    """`with Screen(…) as screen: screen.show(record) … screen.advance(samples)`, on stderr; a log gets ten lines and
+    one in 30 s."""
 
     def __init__(self, samples: int, points: Sequence[Point], folder: RunFolder) -> None:
         self.samples, self.names = samples, [point.name for point in points]
@@ -28,7 +33,8 @@ class Screen:
         self.task = self.progress.add_task("samples", total=samples)
         self.correct: dict[str, list[float]] = defaultdict(list)
         self.times: dict[str, dict[tuple[str, int], float]] = defaultdict(dict)
-        self.errors = 0
+        self.errors, self.first = 0, samples
+        self.began = self.told = time.monotonic()
         # auto_refresh would draw from a thread of its own, inside timed requests
         self.live = Live(console=self.console, auto_refresh=False, transient=True)
         self.console.print(f"{samples} samples × {len(points)} points → {folder.path}", soft_wrap=True)
@@ -64,12 +70,23 @@ class Screen:
 
     def advance(self, done: int) -> None:
         self.progress.update(self.task, completed=done)
+        self.first = min(self.first, done - 1)
         if self.console.is_terminal:
             self.live.refresh()
-        step = max(self.samples // 10, 1)
-        if not self.console.is_terminal and (done % step == 0 or done == self.samples):
-            base = self.running(BASELINE)
-            self.console.print(f"{done}/{self.samples} samples, {self.errors} errors, baseline accuracy {base[0]}")
+        elif done % max(self.samples // 10, 1) == 0 or done == self.samples or self.silent() > SILENCE:
+            self.told = time.monotonic()
+            said = f"{done}/{self.samples} samples, {self.errors} errors, baseline accuracy {self.running(BASELINE)[0]}"
+            self.console.print(f"{said}, {self.clock(done)}")
+
+    def silent(self) -> float:
+        """Seconds since the log was told something."""
+        return time.monotonic() - self.told
+
+    def clock(self, done: int) -> str:
+        """Time so far and, at the pace so far, to come; both of this process alone."""
+        spent = time.monotonic() - self.began
+        left = spent / (done - self.first) * (self.samples - done)
+        return f"{timedelta(seconds=round(spent))} so far, {timedelta(seconds=round(left))} to go"
 
     def running(self, name: str) -> tuple[str, str]:
         """(accuracy, speed-up) so far, "–" where there is none yet."""
