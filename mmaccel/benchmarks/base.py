@@ -3,6 +3,7 @@
 Knows samples and scores. Does not know models, points or run folders.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 
 from PIL import Image
 
+MARK = re.compile(r"<image (\d+)>")  # where picture k stands in a text
 Box = tuple[float, float, float, float]  # left, top, right, bottom as fractions of the picture's width and height
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from PIL import Image
 
-from mmaccel.benchmarks.base import Sample
+from mmaccel.benchmarks.base import MARK, Sample
 from mmaccel.benchmarks.choice import DIRECTLY, Options, answer_of, chosen, lines, options_of, shares
 from mmaccel.benchmarks.folder import read_picture
 from mmaccel.benchmarks.quality import picture_facts
@@ -20,7 +20,6 @@ from mmaccel.benchmarks.rows import Row
 from mmaccel.benchmarks.table import SHORT_ANSWER, Table, right
 from mmaccel.measure.scores import mean
 
-MARK = re.compile(r"<image (\d+)>")
 SUBJECT = re.compile(r"[a-z]+_(.+?)_\d+")  # validation_Accounting_1
 OPEN = "open"
 KEYS = ("could be ", "so ", "is ", "thus ", "therefore ", "final ", "answer ", "result ")

@@ -17,7 +17,6 @@ from mmaccel.jobs.runs import Run, renamed, undrafted
 from mmaccel.jobs.task import Task
 from mmaccel.measure.record import RunFolder, changed_keys
 from mmaccel.measure.scores import clean, other_prompts
-from mmaccel.measure.stats import hashes
 
 MAY_DIFFER = {"processor": "processor", "model": "weights"}  # what across names → the provenance that then may differ
 
@@ -74,7 +73,7 @@ class Compare:
         mine, yardstick = (clean(r for r in run.records if r["point"] == BASELINE) for run in (other, first))
         if not {r["sample"] for r in mine} & {r["sample"] for r in yardstick}:
             raise ValueError(f"{first.label} and {other.label} share no sample whose baseline answered")
-        refused = other_prompts(mine, yardstick, hashes(self.across))
+        refused = None if self.across else other_prompts(mine, yardstick)
         if refused:
             raise ValueError(f"{other.label} saw {refused.replace('the baseline', first.label)}")
 

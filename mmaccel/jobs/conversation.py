@@ -1,14 +1,11 @@
 """What a turn of a sample is to the model and to its record. Does not know models or points."""
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from mmaccel.benchmarks.base import Sample
-
-MARK = re.compile(r"<image (\d+)>")
+from mmaccel.benchmarks.base import MARK, Sample
 
 
 def conversation(sample: Sample, said: Sequence[str], pictures: Sequence[Any] | None = None) -> list[dict[str, Any]]:

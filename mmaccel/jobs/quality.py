@@ -6,7 +6,6 @@ flagged, contact_sheet.png.
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -55,7 +54,7 @@ def note_screening(folder: RunFolder, benchmark: Benchmark, geometry: Geometry) 
     saved = savings(folder, len(dropped), geometry)
     write_atomic(folder.path / "quality.json", json.dumps(plain(found.to_json() | {"saved": saved}), indent=1))
     if found.rejected:
-        contact_sheet(tiles(benchmark.inner, found, MOST)).save(Path(folder.path) / "contact_sheet.png")
+        contact_sheet(tiles(benchmark.inner, found, MOST)).save(folder.path / "contact_sheet.png")
 
 
 def savings(folder: RunFolder, dropped: int, geometry: Geometry) -> dict[str, Any]:

@@ -39,19 +39,17 @@ def parsed_rate(records: Sequence[Record]) -> float | None:
     return sum(record.get("parsed") is not None for record in scored) / len(scored) if scored else None
 
 
-def other_prompts(
-    good: Iterable[Record], base: Iterable[Record], names: Sequence[str] = ("processor_hash", "prompt_hash")
-) -> str | None:
+def other_prompts(good: Iterable[Record], base: Iterable[Record]) -> str | None:
     """Why two points cannot be compared: a sample became another prompt, or another processor made its picture.
 
     Only first turns: what a model said before is part of a later turn's prompt."""
     ours, there = ({one["sample"]: one for one in side if not one.get("turn")} for side in (good, base))
     pairs = [(ours[sample], there[sample]) for sample in ours.keys() & there.keys()]
-    for name in names:
+    for name, what in SAID.items():
         both = [(mine.get(name), other.get(name)) for mine, other in pairs]
         differ = sum(mine != other for mine, other in both if mine and other)
         if differ:
-            return f"other {SAID[name]} than the baseline on {differ} of {len(pairs)} samples"
+            return f"other {what} than the baseline on {differ} of {len(pairs)} samples"
     return None
 
 

@@ -80,7 +80,8 @@ def points_table(
     for point in points:
         mine, is_base = by_point[point["name"]], point["name"] == baseline
         scored, against = ([record for record in side if id(record) in shared] for side in (mine, base))
-        refused = None if is_base else other_prompts(clean(mine), base, hashes(point.get("across") or ()))
+        # another processor or model, where it is what is compared, may make other prompts of a sample
+        refused = None if is_base or point.get("across") else other_prompts(clean(mine), base)
         fair = not is_base and not refused
         row = point_row(point, mine, base if fair else [], is_base, resamples)
         row["refused"] = refused
@@ -96,14 +97,6 @@ def points_table(
         row["buckets"] = buckets(scored, against if fair else None, labels, parses, resamples)
         rows.append(row)
     return rows
-
-
-def hashes(across: Sequence[str]) -> list[str]:
-    """The hashes in which two points may not differ. across: what is compared, so that it may: a processor, whose
-    pictures may become other numbers of tokens, or a model, whose prompts are its own."""
-    free = {"processor": {"processor_hash", "prompt_hash"}, "model": {"processor_hash", "prompt_hash"}}
-    allowed = set().union(*(free[name] for name in across))
-    return [name for name in ("processor_hash", "prompt_hash") if name not in allowed]
 
 
 def point_row(

@@ -26,8 +26,8 @@ from mmaccel.report.kindrows import kinds_table
 from mmaccel.report.markup import Markup, join, tag
 from mmaccel.report.officialrows import official_html
 from mmaccel.report.plots import write_figures
-from mmaccel.report.pointrows import describe, measure, points_html
-from mmaccel.report.series import AXES, Row, all_series, baseline_of, marks_of, of_kind
+from mmaccel.report.pointrows import describe, points_html
+from mmaccel.report.series import AXES, Row, all_series, baseline_of, marks_of, measure, of_kind
 from mmaccel.report.survival import survival_html, survival_table
 
 HERE = Path(__file__).parent

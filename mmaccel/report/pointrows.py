@@ -9,7 +9,7 @@ from typing import Any
 from mmaccel.measure.stats import points, resolved, speed_verdict, times, verdict
 from mmaccel.report.headline import percent
 from mmaccel.report.markup import Markup, tag
-from mmaccel.report.series import Row
+from mmaccel.report.series import Row, measure
 
 Cell = Callable[[Row], "Markup | str"]
 
@@ -44,12 +44,6 @@ def points_html(rows: Sequence[Row]) -> Markup:
     return tag(
         "section", tag("h2", "Points"), tag("p", lead, class_="lead"), tag("div", table, class_="scroll"), note
     )  # fmt: skip
-
-
-def measure(rows: Sequence[Row], name: str) -> str:
-    """Accuracy by its own name: where there are no answers it is agreement."""
-    agrees = any(row.get("agreement") for row in rows)
-    return name.replace("accuracy", "agreement").replace("Accuracy", "Agreement") if agrees else name
 
 
 def number(key: str, form: str = ".0f", scale: float = 1.0) -> Cell:

@@ -86,6 +86,12 @@ def of_kind(rows: Sequence[Row], kind: str) -> list[dict[str, Any]]:
     return [{**row, **empty, **(row.get("kinds") or {}).get(kind, {})} for row in rows]
 
 
+def measure(rows: Sequence[Row], name: str) -> str:
+    """Accuracy by its own name: where there are no answers it is agreement."""
+    agrees = any(row.get("agreement") for row in rows)
+    return name.replace("accuracy", "agreement").replace("Accuracy", "Agreement") if agrees else name
+
+
 def baseline_of(rows: Sequence[Row]) -> Row | None:
     return next((row for row in rows if row.get("baseline")), None)
 

@@ -1,15 +1,13 @@
 """The points in the terminal: what was measured, in words where it was not resolved."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from mmaccel.measure.stats import points, times, verdict
-
-Row = Mapping[str, Any]
+from mmaccel.report.series import Row, measure
 
 
 def fitting(rows: Sequence[Row], console: Console) -> Table:
@@ -26,10 +24,8 @@ def points_table_rich(rows: Sequence[Row], most: int | None = None) -> Table:
     """Columns nobody measured are left out; a cell that was not measured is empty. most: the first so many columns."""
     table = Table(title=None, header_style="bold", row_styles=["", "dim"] if len(rows) > 12 else None)
     columns = [column for column in COLUMNS[:most] if any(column[1](row) for row in rows)]
-    agrees = any(row.get("agreement") for row in rows)
     for name, _ in columns:
-        name = name.replace("accuracy", "agreement") if agrees else name
-        table.add_column(name, justify="left" if name == "point" else "right", no_wrap=name == "point")
+        table.add_column(measure(rows, name), justify="left" if name == "point" else "right", no_wrap=name == "point")
     for row in rows:
         style = "bold" if row.get("baseline") else "red" if row.get("net_slower") else ""
         table.add_row(*[Text(value(row)) for _, value in columns], style=style)  # Text: a point's name is no markup
